@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hardware.errors import SpecError, UbBusyError, UbCorruptError, UbExistsError, UbMissingError
-from hardware.ub.pages import reserve_file
+from hardware.ub.pages import promise_file, reserve_file
 from hardware.ub.process import ProcessStamp
 from hardware.ub.region import ENTRY, HEADER, MAGIC, PAGE, VERSION, RegionTable, data_start
 from hardware.units import Bytes
@@ -106,15 +106,20 @@ def read_header(fd: int, path: Path) -> SegmentHeader | None:
     return header
 
 
-def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
+def initialise(fd: int, path: Path, header: SegmentHeader, *, reserve: bool) -> None:
     """Initialise the file as a segment: its memory, and last of all its header.
 
+    Args:
+        reserve: allocate all memory now, instead of each page at the first write to it.
     Raises: UbFullError if the directory has no space; the file is then removed.
     Effects: the file is complete.
     """
     try:
         os.ftruncate(fd, 0)
-        reserve_file(fd, header.file_bytes, str(path))
+        if reserve:
+            reserve_file(fd, header.file_bytes, str(path))
+        else:
+            promise_file(fd, header.file_bytes, path)
     except BaseException:
         unlink_if_same(fd, path)
         raise

@@ -1,16 +1,18 @@
 """Pages of a mapping: touching them before they are needed, and letting go of those that are not needed any more.
 
-The first touch of a shared-memory page costs more than copying it, so the first handoffs would crawl. A segment is
-touched once by its creator, which allocates the memory, and mapped in full by each attaching process, which only fills
-page tables. Letting go does the opposite: the memory stays allocated, but leaves this process's page tables until the
-next access.
+The first touch of a shared-memory page costs more than copying it. A segment with reserved memory is touched once by
+its creator, which allocates the memory, and mapped in full by each attaching process, which only fills page tables; the
+memory of any other segment comes with the first write to each page. Letting go is the opposite of touching: the memory
+stays allocated, but leaves this process's page tables until the next access.
 """
 
 import ctypes
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from hardware.errors import UbFullError
 from hardware.ub.region import PAGE, round_up
 from hardware.units import format_bytes
 
+_STAT_BLOCK = 512  # unit of st_blocks
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)  # a foreign call lets go of the interpreter's lock, mmap.madvise does not
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -37,10 +40,42 @@ def reserve_file(fd: int, nbytes: int, name: str) -> None:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
             raise
         where = os.fstatvfs(fd)
-        raise UbFullError(
-            f"{name} needs {format_bytes(nbytes)}, its directory has {format_bytes(where.f_bavail * where.f_frsize)}; "
-            "request less UB memory or enlarge the directory (in a container: --shm-size, or a memory-backed volume)"
-        ) from error
+        raise _no_room(name, nbytes, where.f_bavail * where.f_frsize) from error
+
+
+def promise_file(fd: int, nbytes: int, path: Path) -> None:
+    """Set the file's length only; each page of memory is allocated by the first write to it.
+
+    Raises: UbFullError if the directory has no space for this file and for the unallocated part of the files in it.
+    Effects: the file has `nbytes` zero bytes, without memory.
+    """
+    where = os.fstatvfs(fd)
+    if where.f_blocks:  # otherwise its size has no limit
+        room = where.f_bavail * where.f_frsize - sum(map(_unallocated_bytes, path.parent.iterdir()))
+        if nbytes > room:
+            raise _no_room(str(path), nbytes, max(0, room))
+    os.ftruncate(fd, nbytes)
+
+
+def is_allocated(fd: int) -> bool:
+    """Whether all of a file has memory."""
+    status = os.fstat(fd)
+    return status.st_blocks * _STAT_BLOCK >= status.st_size
+
+
+def _unallocated_bytes(path: Path) -> int:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:  # removed since it was listed
+        return 0
+    return max(0, status.st_size - status.st_blocks * _STAT_BLOCK) if stat.S_ISREG(status.st_mode) else 0
+
+
+def _no_room(name: str, nbytes: int, free: int) -> UbFullError:
+    return UbFullError(
+        f"{name} needs {format_bytes(nbytes)}, its directory has {format_bytes(free)}; "
+        "request less UB memory or enlarge the directory (in a container: --shm-size, or a memory-backed volume)"
+    )
 
 
 def populate(mapping: mmap.mmap) -> bool:

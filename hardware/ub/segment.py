@@ -27,7 +27,7 @@ import numpy.typing as npt
 from hardware.errors import SpecError, UbBusyError, UbClosedError, UbCorruptError, UbRangeError
 from hardware.ub import file as segment_file
 from hardware.ub.file import SegmentHeader, locked
-from hardware.ub.pages import populate
+from hardware.ub.pages import is_allocated, populate
 from hardware.ub.process import ProcessStamp
 from hardware.ub.region import ENTRY, HEADER, PAGE, RegionTable, UbRegion, round_up
 from hardware.units import Bytes, format_bytes
@@ -51,7 +51,8 @@ class _Mapped:
     @classmethod
     def of(cls, fd: int, header: SegmentHeader) -> Self:
         memory = mmap.mmap(fd, header.file_bytes)
-        populate(memory)
+        if is_allocated(fd):  # otherwise touching would allocate what nobody may need
+            populate(memory)
         counter = np.frombuffer(memory, HEADER, count=1)["next_generation"]
         entries = np.frombuffer(memory, ENTRY, count=header.max_regions, offset=PAGE)
         return cls(memory, counter, RegionTable(entries, header.data_start, header.file_bytes))
@@ -69,21 +70,29 @@ class UbSegment:
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], size_bytes: int, owner_pid: int | None = None, max_regions: int = MAX_REGIONS
+        cls,
+        path: str | os.PathLike[str],
+        size_bytes: int,
+        owner_pid: int | None = None,
+        max_regions: int = MAX_REGIONS,
+        *,
+        reserve: bool = True,
     ) -> Self:
-        """Makes a new segment, with all of its memory taken and touched.
+        """Makes a new segment.
 
         Args:
             path: of the file, in a memory-backed directory (/dev/shm).
             size_bytes: that regions can take together; rounded up to a page. The file is a little larger.
             owner_pid: process whose life the segment's life follows; this one if absent.
             max_regions: entries of the region table.
+            reserve: allocate and touch all memory now. False = each page is allocated by the first write to it; if the
+                machine has none left then, that write ends its process with a bus error.
         Raises: UbExistsError if the file is there; UbMissingError if its directory is not; UbFullError if the directory
             has no room; SpecError for an impossible size or an owner that does not run.
         Effects: a file of mode 600 and its memory.
         """
         spec = _new_header(size_bytes, owner_pid, max_regions)
-        return cls._make(Path(path), spec)
+        return cls._make(Path(path), spec, reserve=reserve)
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> Self:
@@ -108,14 +117,14 @@ class UbSegment:
             raise
 
     @classmethod
-    def _make(cls, path: Path, spec: SegmentHeader) -> Self:
+    def _make(cls, path: Path, spec: SegmentHeader, *, reserve: bool) -> Self:
         for _ in range(_ATTEMPTS):
             fd = segment_file.open_file(path, create=True)
             made = False
             try:
                 with locked(fd, str(path)):
                     if os.fstat(fd).st_nlink > 0:
-                        segment_file.initialise(fd, path, spec)
+                        segment_file.initialise(fd, path, spec, reserve=reserve)
                         made = True
                 if made:
                     return cls(path, fd, spec)

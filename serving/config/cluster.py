@@ -131,11 +131,16 @@ class ClusterConfig:
 class HardwareConfig:
     """`[hardware]`: how far the virtual NPUs are scaled down."""
 
-    UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "workspace_share"
+    UPGRADE = upgrades(restarts(*ENGINES), (restarts(*ENGINES, KVCACHE), "reserve_memory"))
+    LIVE_ONLY = "workspace_share reserve_memory"
 
     hbm_per_die_mib: int = key("memory of one virtual die [MiB]; 0 = the real 910C's 64 GiB (65536)", default=64, low=0)
     workspace_share: float = key("share of HBM kept for activations", default=0.1, low=0.0, high=0.9)
+    reserve_memory: bool = key(
+        "allocate the UB memory of KV blocks at the start, so that a machine that has too little refuses the start; "
+        "`false` = as it is used",
+        default=False,
+    )
 
     @property
     def hbm_per_die_bytes(self) -> Bytes:

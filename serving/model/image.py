@@ -13,6 +13,7 @@ whole-image checksums. Imports no torch, because expert ranks read images, too.
 import hashlib
 import math
 import struct
+import time
 import zlib
 from collections.abc import Callable, Container
 from typing import Protocol
@@ -105,6 +106,10 @@ class Image:
         if name not in self._entries:
             raise ModelError(f"the model image lacks {name}: it was made from another checkpoint")
         return self._entries[name]
+
+    def has(self, name: str) -> bool:
+        """Whether there is an entry of this name."""
+        return name in self._entries
 
     def bytes_of(self, entry: ImageEntry) -> memoryview:
         """An entry's memory."""
@@ -218,3 +223,19 @@ class ImageStore(Protocol):
         Raises: errors of `fill`; no image is stored in that case.
         """
         ...
+
+
+IMAGE_WAIT_S = 120.0
+"""How long a host without the weights waits for another host to store them in the pool."""
+_IMAGE_PAUSE_S = 0.5
+
+
+def awaited_image(images: ImageStore, key: str) -> MappedImage | None:
+    """An image that an instance on a host with the weights will store, or None."""
+    end = time.monotonic() + IMAGE_WAIT_S
+    while time.monotonic() < end:
+        image = images.load(key)
+        if image is not None:
+            return image
+        time.sleep(_IMAGE_PAUSE_S)
+    return None

@@ -15,8 +15,8 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.batch import ForwardBatch
-from serving.model.kv_layout import KvDtype, KvLayout
-from serving.model.kv_shape import SplitLayers, layout_fingerprint
+from serving.model.kv_layout import KvLayout
+from serving.model.kv_shape import KvDtype, SplitLayers, layout_fingerprint
 
 # The paged KV cache: one block-major tensor, so that a block is one contiguous run of bytes.
 
@@ -27,12 +27,12 @@ class KvCache:
     Args:
         block_tokens: tokens per block.
         dtype: the model's; `write` takes and `gather` returns it for any stored form.
-        buffer: writable memory to use (shared memory of the node); None = own memory. Must have `size_bytes`.
+        buffer: writable memory to use (shared memory of the node); None = own memory. Must have `size_bytes`, all zero,
+            since padding reads blocks that were never written and must not contain a NaN.
         num_layers: layers to keep; default the model's. A draft layer with its own cache adds one.
         split: location of layers if a block has only some of them; `num_layers` is then ignored.
         kv_dtype: `int8` stores the larger part of a row in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
-    Effects: zeroes the memory, since padding reads blocks that were never written and must not contain a NaN.
 
     `layout` describes the bytes of a row, for readers of raw memory.
     """
@@ -140,5 +140,4 @@ def _on_buffer(buffer: memoryview, size: int, dtype: torch.dtype, device: torch.
         raise ModelError(f"a KV arena in shared memory needs device cpu, not {device}")
     if buffer.readonly or buffer.nbytes < size:
         raise ModelError(f"the KV arena needs {size} writable bytes, the buffer has {buffer.nbytes}: lower num_blocks")
-    tensor = torch.frombuffer(buffer, dtype=dtype, count=size // dtype.itemsize)
-    return tensor.zero_()
+    return torch.frombuffer(buffer, dtype=dtype, count=size // dtype.itemsize)

@@ -1,83 +1,32 @@
-"""Layout of one token's entry in one layer of the KV cache, byte by byte.
+"""The rows of the KV cache as tensors: `kv_shape.RowLayout` describes their bytes."""
 
-    latent row    latent ++ rotated key ++ the indexer's key, if any; once for all heads
-    grouped row   for each KV head: value ++ rotated key
-
-In the float forms all parts are in the model's dtype. In the INT8 form the rounded parts come first, as bytes, then the
-parts in the model's dtype, then a float32 scale for each rounded part:
-
-    latent row    latent as int8 | rotated key, the indexer's key, unrounded | its scale
-    grouped row   value, key as int8 | scale of the value, scale of the key      (head after head)
-
-A latent's rotated key is not rounded: it is small, its channels rotate at very different speeds, and rounding it costs
-more than rounding the latent. An indexer's key is not rounded either, since it decides which tokens are read. The
-latent has just been normalised, so that one scale for a token's whole row loses little.
-"""
-
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from serving.model.architecture import CacheRow, LatentRow
+from serving.model.kv_shape import WORD_BYTES, KvDtype, RowLayout, row_layout
 
-KvDtype = Literal["auto", "int8"]
-KvForm = Literal["float32", "bfloat16", "int8"]
-
-_WORD = 4
 _LARGEST = 127.0
 _SMALLEST_ROW = 1e-30  # an infinite reciprocal would make NaN of a row of (almost) zeros
 
 
 @dataclass(frozen=True, slots=True)
-class KvLayout:
-    """The bytes of one token in one layer.
+class KvLayout(RowLayout):
+    """The bytes of one token in one layer, and their conversion from and to tensors.
 
     Args:
         dtype: the model's, for the input of `pack` and the result of `unpack`.
-        row: shape of a token's data.
-        heads: equal parts of a row, head after head; 1 for a latent row.
-        rounded: widths of a head's parts that INT8 rounds, each with a separate scale; they are first.
-        kept: width of the part that it does not round.
-        rope_offset_bytes: offset of the rotated key in a head.
-        scale_offset_bytes: offset of a head's scales; -1 in the float forms, which have none.
-        head_bytes: size of one head, a multiple of 4 in the INT8 form.
     """
 
-    form: KvForm
     dtype: torch.dtype
-    row: CacheRow
-    heads: int
-    rounded: tuple[int, ...]
-    kept: int
-    rope_offset_bytes: int
-    scale_offset_bytes: int
-    head_bytes: int
 
     @classmethod
     def of(cls, row: CacheRow, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
         """The layout of such rows in a model of this dtype; `auto` keeps the dtype."""
-        heads, kept = 1, 0
-        rounded: tuple[int, ...]
-        if isinstance(row, LatentRow):
-            rounded, kept = (row.latent,), row.rope + row.index
-        else:
-            heads, rounded = row.heads, (row.head_dim, row.head_dim)
-        if kv_dtype == "auto":
-            form: KvForm = "float32" if dtype == torch.float32 else "bfloat16"
-            head_bytes = (sum(rounded) + kept) * dtype.itemsize
-            return cls(form, dtype, row, heads, rounded, kept, rounded[0] * dtype.itemsize, -1, head_bytes)
-        kept_offset = _words(sum(rounded))
-        scale_offset = _words(kept_offset + kept * dtype.itemsize)
-        rope_offset = kept_offset if kept else rounded[0]
-        head_bytes = scale_offset + _WORD * len(rounded)
-        return cls("int8", dtype, row, heads, rounded, kept, rope_offset, scale_offset, head_bytes)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the whole row."""
-        return self.heads * self.head_bytes
+        plain = row_layout(row, str(dtype).removeprefix("torch."), kv_dtype)
+        return cls(**{field.name: getattr(plain, field.name) for field in fields(plain)}, dtype=dtype)
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -148,10 +97,5 @@ class KvLayout:
 
     def _scale(self, packed: Tensor, part: int) -> Tensor:
         """The scale of a rounded part of packed heads, as a view `[heads, 1]`."""
-        first = self.scale_offset_bytes + part * _WORD
-        return packed[:, first : first + _WORD].view(torch.float32)
-
-
-def _words(nbytes: int) -> int:
-    """Bytes rounded up to whole 32-bit words, so that every part is aligned."""
-    return -(-nbytes // _WORD) * _WORD
+        first = self.scale_offset_bytes + part * WORD_BYTES
+        return packed[:, first : first + WORD_BYTES].view(torch.float32)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,7 @@ from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
 from serving.model.forms import ProductForms, TorchForms
-from serving.model.image import ImageStore, MappedImage, image_key
+from serving.model.image import ImageStore, awaited_image, image_key
 from serving.model.image_bank import assemble_from, name_of, plan_image, write_image
 from serving.model.model import Model
 from serving.model.native.library import load as load_library
@@ -29,10 +28,6 @@ from serving.model.weight_bank import FreshBank
 DtypeName = Literal["auto", "float32", "bfloat16"]
 
 logger = logging.getLogger(__name__)
-
-IMAGE_WAIT_S = 120.0
-"""How long a host without the weights waits for another host to store them in the pool."""
-_IMAGE_PAUSE_S = 0.5
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
@@ -105,12 +100,10 @@ def _through_image(
     """The model on an image, which is created first if missing; None if that is impossible."""
     image = images.load(key)
     if image is None and lacks_weights(folder):
-        image = _await_image(images, key)
+        image = awaited_image(images, key)
     if image is None:
-        checkpoint, drafts = open_checkpoint(config, folder, progress)
         try:
-            plan = plan_image(config, checkpoint, drafts, dtype, forms)
-            stored = images.store(key, plan.nbytes, lambda memory: write_image(plan, config, checkpoint, memory))
+            stored = store_image(images, key, config, folder, dtype, forms, progress)
         except ModelError as error:
             logger.warning("the weights could not be put into the pool (%s); reading the checkpoint alone", error)
             return None
@@ -128,15 +121,23 @@ def _through_image(
     return model
 
 
-def _await_image(images: ImageStore, key: str) -> MappedImage | None:
-    """An image that an instance on a host with the weights will store, or None."""
-    end = time.monotonic() + IMAGE_WAIT_S
-    while time.monotonic() < end:
-        image = images.load(key)
-        if image is not None:
-            return image
-        time.sleep(_IMAGE_PAUSE_S)
-    return None
+def store_image(
+    images: ImageStore,
+    key: str,
+    config: Architecture,
+    folder: Path,
+    dtype: torch.dtype,
+    forms: ProductForms,
+    progress: Progress | None = None,
+) -> bool:
+    """Write a checkpoint's image, or wait for another process that does. Returns: whether the store has it now.
+
+    Raises: ModelError if the checkpoint cannot be read.
+    """
+    checkpoint, drafts = open_checkpoint(config, folder, progress)
+    with torch.inference_mode():
+        plan = plan_image(config, checkpoint, drafts, dtype, forms)
+        return images.store(key, plan.nbytes, lambda memory: write_image(plan, config, checkpoint, memory))
 
 
 def open_checkpoint(config: Architecture, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:

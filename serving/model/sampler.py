@@ -19,53 +19,14 @@ a `u` within the noise of a border can change the result, never two adjacent wei
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from serving.model.host_sampler import TOP_P_CANDIDATES, Mask, Sampled, changes_logits, uniform
 from serving.values.sequence import SamplingParams, TokenLogprobs
 from serving.values.step_plan import SampleOrder
-
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-
-# Candidates sorted for top_p before falling back to sorting the whole vocabulary.
-_TOP_P_CANDIDATES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Sampling result of one row."""
-
-    token: int
-    logprobs: TokenLogprobs | None
-
-
-def mix(x: int) -> int:
-    """The finaliser of splitmix64: a bijection of 64-bit integers that scatters adjacent ones.
-
-    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014).
-    """
-    x &= _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
-def uniform(seed: int, position: int) -> float:
-    """The random number of one token, in [0, 1), 53 bits: `mix(mix(seed + g) + g * (position + 1)) >> 11`.
-
-    g is 2^64 divided by the golden ratio. The seed is mixed first, so that the sequences of adjacent seeds share
-    no numbers.
-    """
-    return (mix(mix(seed + _GOLDEN) + _GOLDEN * (position + 1)) >> 11) * 2.0**-53
-
-
-Mask = NDArray[np.bool_] | None
-"""`[vocab]`: tokens that may be sampled, at least one; None = all of them."""
 
 
 def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] = ()) -> list[Sampled]:
@@ -113,18 +74,12 @@ def token_logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> list[Toke
 
 
 def _is_plain_greedy(p: SamplingParams) -> bool:
-    return p.temperature == 0 and p.logprobs is None and not _changes_logits(p)
-
-
-def _changes_logits(p: SamplingParams) -> bool:
-    return bool(
-        p.min_tokens or p.logit_bias or p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
-    )
+    return p.temperature == 0 and p.logprobs is None and not changes_logits(p)
 
 
 def _adjusted(logits: Tensor, orders: Sequence[SampleOrder]) -> Tensor:
     """Logits after mask, bias and penalties; the same tensor if no row requests any."""
-    changed = [row for row, order in enumerate(orders) if _changes_logits(order.sampling)]
+    changed = [row for row, order in enumerate(orders) if changes_logits(order.sampling)]
     if not changed:
         return logits
     logits = logits.clone()
@@ -193,7 +148,7 @@ def _nucleus_floor(weights: Tensor, top_p: Sequence[float]) -> Tensor:
     """
     share = _column(top_p, weights)
     target = share * weights.sum(-1, keepdim=True)
-    candidates = weights.topk(min(_TOP_P_CANDIDATES, weights.shape[1]), -1).values
+    candidates = weights.topk(min(TOP_P_CANDIDATES, weights.shape[1]), -1).values
     sums = candidates.cumsum(-1)
     if bool((sums[:, -1:] < target).any()):
         candidates = weights.sort(-1, descending=True).values

@@ -28,11 +28,11 @@ from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
-from serving.instance.live.compute_torch import end_idle_workers
+from serving.instance.live.compute_model import end_idle_workers
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.model.native import library

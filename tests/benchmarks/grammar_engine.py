@@ -15,7 +15,7 @@ from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
-from serving.instance.live.compute_torch import end_idle_workers
+from serving.instance.live.compute_model import end_idle_workers
 from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model

@@ -27,21 +27,37 @@ def cpu_by_role(root: int) -> dict[str, float]:
     """CPU seconds used so far below `root`, by role: the pools and the gateway by name, Ray's own processes
     together.
     """
-    used_s: dict[int, float] = {}
+    by_role: defaultdict[str, float] = defaultdict(float)
+    for pid, fields in _below(root).items():
+        used_s = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
+        by_role[LAUNCHER if pid == root else _role(pid)] += used_s
+    return dict(by_role)
+
+
+def pss_by_role(root: int) -> dict[str, float]:
+    """Proportional set size [MiB] below `root`, by role: a page that several processes map is counted once in all."""
+    by_role: defaultdict[str, float] = defaultdict(float)
+    for pid in _below(root):
+        with contextlib.suppress(OSError, StopIteration):  # it has ended since
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            by_role[LAUNCHER if pid == root else _role(pid)] += kib / 1024
+    return dict(by_role)
+
+
+def _below(root: int) -> dict[int, list[str]]:
+    """A process and its descendants, with the fields of /proc/PID/stat after the name."""
+    fields: dict[int, list[str]] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it has ended since
-                fields = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()
-                used_s[int(entry.name)] = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
-                children[int(fields[1])].append(int(entry.name))
+                fields[int(entry.name)] = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()
+                children[int(fields[int(entry.name)][1])].append(int(entry.name))
     found = [root]
     for pid in found:  # grows while it is read
         found.extend(children[pid])
-    by_role: defaultdict[str, float] = defaultdict(float)
-    for pid in found:
-        by_role[LAUNCHER if pid == root else _role(pid)] += used_s.get(pid, 0.0)
-    return dict(by_role)
+    return {pid: fields[pid] for pid in found if pid in fields}
 
 
 def _role(pid: int) -> str:

@@ -25,7 +25,7 @@ from serving.group.core.group_map import regroup_map
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.instance.live.compute_torch import end_idle_workers
+from serving.instance.live.compute_model import end_idle_workers
 from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model, product_forms

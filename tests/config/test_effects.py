@@ -278,7 +278,10 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
         ),
         (
             ("short_weights", "workspace_share"),
-            {"instance/live/compute_torch.py", "group/compute/expert_rank.py", "launch/machine.py"},
+            {
+                *(f"instance/live/compute_{name}.py" for name in ("model", "native", "torch")),
+                *("group/compute/expert_rank.py", "launch/machine.py"),
+            },
         ),
         (("least_step_s",), {"instance/live/faulty_ports.py"}),
         (("kv_shrink", "output_tokens"), {"simulated_cost.py", "instance/live/compute_simulated.py"}),

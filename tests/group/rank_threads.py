@@ -27,7 +27,7 @@ from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import Model
 from serving.model.native.layout import MAP_POSITIONS, NativeLinear

@@ -13,10 +13,11 @@ from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import Model
 from serving.model.native import library
+from serving.model.native.layout import Form
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
 
@@ -111,10 +112,10 @@ def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[Sequence
         batch = NativeBatch()
         batch.fill(steps)
         model = executor.model
-        answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
+        answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, Form(executor._bound.struct.form))
         answer.prepare(batch)
         executor._engine.step(batch, answer)
-        return answer.logits
+        return torch.from_numpy(answer.logits)
     wanted = []
     model = executor.model
 

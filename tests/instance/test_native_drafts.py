@@ -9,8 +9,9 @@ import torch
 from serving.errors import EngineError
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
+from serving.model.kv_arena import KvArena
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import DtypeName
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SequenceStep, StepPlan
@@ -151,7 +152,8 @@ def test_guesses_equal_torch(tmp_path: Path, shape: dict[str, Any], drafts: int)
         torch.testing.assert_close(ours_rows, theirs_rows, rtol=1e-4, atol=1e-4)
 
 
-def _rows(cache: KvCache, number: int, tokens: int, layer: int) -> torch.Tensor:
+def _rows(cache: KvArena | KvCache, number: int, tokens: int, layer: int) -> torch.Tensor:
+    assert isinstance(cache, KvCache)
     blocks = torch.tensor(table(number, tokens))
     return cache.tensor[blocks, layer].flatten(0, 1)[:tokens]
 

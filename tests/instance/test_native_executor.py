@@ -20,7 +20,7 @@ from serving.instance.executors import native_executor as module
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import load_model
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
@@ -179,6 +179,7 @@ def test_a_row_has_the_same_bits_alone_and_among_32(tmp_path: Path, dtype: Dtype
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_nothing_is_written_beside_the_fed_rows(folder: Path, kv_dtype: KvDtype) -> None:
     native = native_executor(folder, kv_dtype=kv_dtype)
+    assert isinstance(native.kv_cache, KvCache)
     before = native.kv_cache.tensor.clone()
     native.execute(StepPlan(0, (Feeder(2, prompt(10)).step(),)))
     changed = (before != native.kv_cache.tensor).flatten(3).any(-1)

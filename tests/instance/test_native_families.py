@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from serving.instance.executors.native_executor import NativeExecutor
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_cache import KvCache
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import DtypeName
 from serving.values.step_plan import StepPlan
 from tests.cases.nightly import mostly_nightly
@@ -88,6 +89,7 @@ def test_both_steps_write_the_same_rows(tmp_path: Path, kv_dtype: KvDtype) -> No
     rows = []
     for executor in (native, plain):
         executor.execute(StepPlan(0, (step,)))
+        assert isinstance(executor.kv_cache, KvCache)
         tensor = executor.kv_cache.tensor[[int(block) for block in step.block_table[:7]], 0]
         rows.append(executor.kv_cache.layout.unpack(tensor.flatten(0, 1)))
     assert executor.kv_cache.layout_fingerprint == native.kv_cache.layout_fingerprint

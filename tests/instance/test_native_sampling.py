@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors.native_executor import NativeExecutor
+from serving.model.model import Model
 from serving.model.sampler import sample
 from serving.values.sequence import SamplingParams, TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
@@ -94,6 +95,7 @@ def test_equal_logits(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path)
     executor, plain = native_executor(folder), torch_executor(folder)
     for model in (executor.model, plain.model):
+        assert isinstance(model, Model)
         with torch.inference_mode():
             model.norm.weight.zero_()
     executor = NativeExecutor(executor.model, executor.kv_cache, threads=1, max_rows=8)

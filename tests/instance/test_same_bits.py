@@ -15,7 +15,7 @@ from torch import Tensor
 from serving.instance.executors import step_batch
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import load_model
 from serving.values.step_plan import StepPlan
 from tests.cases.nightly import mostly_nightly

@@ -8,7 +8,7 @@ import pytest
 
 from serving.config.serve import ServeConfig
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from tests.live.harness import Pools, Start, small_config
 from tests.live.workload import Reference, varied_asks
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from serving.instance.live.compute_torch import end_idle_workers
+from serving.instance.live.compute_model import end_idle_workers
 
 
 def tasks() -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from serving.config.simulation import Executor
 from serving.errors import EngineError
 from serving.ids import BlockId
-from serving.instance.live.compute_torch import ENOUGH_S, probed_tokens_per_s
+from serving.instance.live.compute_model import ENOUGH_S, probed_tokens_per_s
 from tests.fakes.executor import FakeExecutor
 from tests.live.harness import Pools, small_config
 

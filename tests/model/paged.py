@@ -8,7 +8,7 @@ from torch import Tensor
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.model import Model
 from serving.values.step_plan import SequenceStep, StepPlan
 

@@ -14,9 +14,10 @@ from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matcher, limits_tokens, permitted
 from serving.model.batch import ForwardBatch, PromptChunk, future_mask
+from serving.model.host_sampler import Mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.sampler import Mask, sample
+from serving.model.sampler import sample
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder
 

@@ -11,9 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from serving.model.sampler import mix, sample, token_logprobs, uniform
+from serving.model import host_sampler
+from serving.model.host_sampler import Mask, Sampled, mix, uniform
+from serving.model.sampler import sample as torch_sample
+from serving.model.sampler import token_logprobs
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder
+
+
+def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] = ()) -> list[Sampled]:
+    """In torch, after checking that numpy draws the same."""
+    found = torch_sample(logits, orders, masks)
+    host = host_sampler.sample(logits.numpy(), orders, masks)
+    assert [one.token for one in host] == [one.token for one in found]
+    for ours, theirs in zip(host, found, strict=True):
+        assert (ours.logprobs is None) == (theirs.logprobs is None)
+        if ours.logprobs is not None and theirs.logprobs is not None:
+            assert ours.logprobs.logprob == pytest.approx(theirs.logprobs.logprob, abs=1e-5)
+            assert [p for _, p in ours.logprobs.top] == pytest.approx([p for _, p in theirs.logprobs.top], abs=1e-5)
+    return found
 
 
 def order(prompt: Sequence[int] = (0,), output: Sequence[int] = (), **sampling: Any) -> SampleOrder:

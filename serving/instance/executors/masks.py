@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from serving.errors import EngineError, GrammarError
 from serving.grammar.matcher import Allowed, Matchers, allowed_rows, limits_tokens, permitted
 from serving.ids import SequenceId
-from serving.model.sampler import Mask
+from serving.model.host_sampler import Mask
 from serving.values.step_plan import SampleOrder, SequenceStep
 
 

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from struct import Struct
 
-import torch
+import numpy as np
 
 from serving.grammar.matcher import Matcher
 from serving.ids import BlockId
@@ -187,13 +187,16 @@ class NativeAnswer:
 
     Attributes:
         logits: `[sequences of logits_of, vocab] float32`.
-        hidden: `[hidden_rows, hidden]` in the model's dtype.
+        hidden: `[hidden_rows, hidden]`, float32, or the bits of bfloat16 as uint16.
+
+    Args:
+        form: of hidden states, F32 or BF16.
     """
 
-    def __init__(self, vocab: int, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(self, vocab: int, hidden: int, form: layout.Form) -> None:
         self.struct = layout.NativeOutput()
-        self.logits = torch.empty((0, vocab), dtype=torch.float32)
-        self.hidden = torch.empty((0, hidden), dtype=dtype)
+        self.logits = np.empty((0, vocab), np.float32)
+        self.hidden = np.empty((0, hidden), np.float32 if form == layout.Form.F32 else np.uint16)
         self._sequences = 0
         self._drafting = False
         self._make_room(64)
@@ -206,9 +209,9 @@ class NativeAnswer:
             self._make_room(2 * wanted)
         self.struct.max_tokens = batch.max_tokens
         if batch.special:
-            self.logits = self.logits.new_empty((len(batch.logits_of), self.logits.shape[1]))
-            self.hidden = self.hidden.new_empty((batch.hidden_rows, self.hidden.shape[1]))
-            self.struct.logits, self.struct.hidden = self.logits.data_ptr(), self.hidden.data_ptr()
+            self.logits = np.empty((len(batch.logits_of), self.logits.shape[1]), self.logits.dtype)
+            self.hidden = np.empty((batch.hidden_rows, self.hidden.shape[1]), self.hidden.dtype)
+            self.struct.logits, self.struct.hidden = self.logits.ctypes.data, self.hidden.ctypes.data
         else:
             self.struct.logits = self.struct.hidden = None
 

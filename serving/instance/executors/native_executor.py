@@ -1,16 +1,15 @@
 """Computes steps with the native library: a plan becomes a few flat arrays, one call does the rest.
 
-Sampling features that the library lacks (penalties, biases, log-probabilities) run in `sampler.sample` on the logits
-that it returns, with the same random numbers and rules. Between steps only grammar matchers are kept, which can be
-rebuilt from the outputs.
+Sampling features that the library lacks (penalties, biases, log-probabilities) run in `host_sampler.sample` on the
+logits that it returns, with the same random numbers and rules. Imports torch only for a model in torch. Between steps
+only grammar matchers are kept, which can be rebuilt from the outputs.
 """
 
 import ctypes
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-
-import torch
+from typing import TYPE_CHECKING
 
 from serving.errors import EngineError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
@@ -18,15 +17,19 @@ from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.instance.executors.native_grammar import StepMatchers
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
-from serving.model.kv_cache import KvCache
-from serving.model.model import Model
-from serving.model.native.bind import BoundModel, ExpertShapes, bind_cache
-from serving.model.native.layout import GrammarFunctions
+from serving.model.host_sampler import Sampled, sample, token_logprobs
+from serving.model.kv_arena import KvArena
+from serving.model.native.image_model import ExpertShapes, ImageModel, logits_of
+from serving.model.native.layout import Cache, Form, GrammarFunctions
 from serving.model.native.library import Library, load
 from serving.model.native.rank_group import EngineHandle
-from serving.model.sampler import Sampled, sample
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from serving.model.kv_cache import KvCache
+    from serving.model.model import Model
+    from serving.model.native.bind import BoundModel
 
 _DRAFT_POSITIONS = 8
 """Cache rows reserved for draft tokens beyond the model's context."""
@@ -36,8 +39,9 @@ class NativeExecutor:
     """A `StepExecutor` in which a step is one call into the native library.
 
     Args:
-        model: on the CPU, with panels as products.
-        kv_cache: of the model's dtype or int8; drafting needs one layer more than the model has.
+        model: on an image; or in torch, on the CPU, with panels as products.
+        kv_cache: with tensors like the model, or without; of the model's dtype or int8; drafting needs one layer more
+            than the model has.
         threads: threads that compute a step, including the calling one.
         max_rows: maximum number of tokens that a plan feeds, including draft tokens.
         expert_shapes: as for `BoundModel`.
@@ -49,8 +53,8 @@ class NativeExecutor:
 
     def __init__(
         self,
-        model: Model,
-        kv_cache: KvCache,
+        model: "ImageModel | Model",
+        kv_cache: "KvArena | KvCache",
         *,
         threads: int,
         max_rows: int,
@@ -61,12 +65,13 @@ class NativeExecutor:
         library = load()
         if library is None:
             raise ModelError("there is no native library here: use the torch executor")
-        assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
+        assert str(kv_cache.dtype) == str(model.dtype), "the KV cache has another dtype than the model"
         self.model = model
         self.kv_cache = kv_cache
         self._library = library
         self._matchers = matchers
-        self._bound = BoundModel(model, expert_shapes)
+        self._threads = threads
+        self._bound = _bound(model, expert_shapes)
         context = model.config.max_position_embeddings + _DRAFT_POSITIONS
         if kv_cache.split is None:  # otherwise a sequence may be longer than its kept part
             context = min(context, kv_cache.num_blocks * kv_cache.block_tokens)
@@ -78,7 +83,7 @@ class NativeExecutor:
         self._batch = self._make_batch()
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
         """Number of the last step, and the tokens that it sampled."""
-        self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
+        self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, Form(self._bound.struct.form))
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.
@@ -197,8 +202,9 @@ class NativeExecutor:
         first = 0
         for index in batch.hidden_of:
             rows = batch.rows_of[index]
-            with torch.inference_mode():
-                found[index] = prompt_logprobs(self.model, steps[index], self._answer.hidden[first : first + rows])
+            hidden = self._answer.hidden[first : first + rows]
+            logits = partial(logits_of, self._library, self._bound.struct, threads=self._threads)
+            found[index] = prompt_logprobs(steps[index], hidden, logits, token_logprobs)
             first += rows
         return found
 
@@ -223,11 +229,17 @@ class NativeEngine(EngineHandle):
     """A cm_engine that takes steps: the library's threads and scratch memory."""
 
     def __init__(
-        self, library: Library, bound: BoundModel, cache: KvCache, threads: int, max_rows: int, context: int
+        self,
+        library: Library,
+        bound: "ImageModel | BoundModel",
+        cache: "KvArena | KvCache",
+        threads: int,
+        max_rows: int,
+        context: int,
     ) -> None:
         super().__init__(library)
         self._kept = bound, cache
-        struct = bind_cache(cache)
+        struct = _bound_cache(cache)
         model, place = ctypes.byref(bound.struct), ctypes.byref(self.address)
         library.check(self.functions.cm_engine_new(model, ctypes.byref(struct), threads, max_rows, context, place))
 
@@ -242,3 +254,19 @@ class NativeEngine(EngineHandle):
         Effects: fills the answer.
         """
         self.check(self.functions.cm_step(self.address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)))
+
+
+def _bound(model: "ImageModel | Model", expert_shapes: ExpertShapes) -> "ImageModel | BoundModel":
+    if isinstance(model, ImageModel):
+        return model
+    from serving.model.native.bind import BoundModel
+
+    return BoundModel(model, expert_shapes)
+
+
+def _bound_cache(cache: "KvArena | KvCache") -> Cache:
+    if isinstance(cache, KvArena):
+        return cache.struct
+    from serving.model.native.bind import bind_cache
+
+    return bind_cache(cache)

@@ -1,22 +1,29 @@
 """Log-probabilities of prompt tokens, from the hidden states of the rows before them."""
 
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from serving.model.model import Model
-from serving.model.sampler import token_logprobs
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceStep
 
-# Number of rows computed at once: bounds a [rows, vocab] float32 tensor.
+# Number of rows computed at once: bounds a [rows, vocab] float32 array.
 _ROWS = 256
+Logits = TypeVar("Logits")
 
 
-def prompt_logprobs(model: Model, step: SequenceStep, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+def prompt_logprobs(
+    step: SequenceStep,
+    hidden: Any,  # noqa: ANN401 - an array or a tensor
+    logits: Callable[[Any], Logits],
+    logprobs: Callable[[Logits, Sequence[int], int], list[TokenLogprobs]],
+) -> tuple[TokenLogprobs, ...]:
     """Entries for the prompt tokens that follow each fed one, as far as they are known.
 
     Args:
         step: the part of the plan that requests them.
         hidden: `[fed tokens, hidden]`, before the final norm, in the order of positions.
+        logits: of some of these rows.
+        logprobs: `token_logprobs` of the sampler for such logits.
     """
     if step.prompt_logprobs is None:
         return ()
@@ -26,5 +33,5 @@ def prompt_logprobs(model: Model, step: SequenceStep, hidden: Tensor) -> tuple[T
     found: list[TokenLogprobs] = []
     for begin in range(0, len(targets), _ROWS):
         part = targets[begin : begin + _ROWS]
-        found += token_logprobs(model.logits(hidden[begin : begin + len(part)]), part, step.prompt_logprobs)
+        found += logprobs(logits(hidden[begin : begin + len(part)]), part, step.prompt_logprobs)
     return tuple(found)

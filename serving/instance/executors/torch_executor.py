@@ -15,9 +15,10 @@ from serving.instance.executors.decode_graphs import CudaRecorder, DecodeGraphs,
 from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.instance.executors.step_batch import Feed, build_batch, step_feeds
+from serving.model.host_sampler import Mask, Sampled
 from serving.model.kv_cache import KvCache
 from serving.model.model import Model
-from serving.model.sampler import Mask, Sampled, sample
+from serving.model.sampler import sample, token_logprobs
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
@@ -124,7 +125,7 @@ class TorchExecutor:
         if step.prompt_logprobs is None:
             return ()
         own = hidden.index_select(0, torch.tensor(fed[: len(step.tokens)], device=hidden.device))
-        return prompt_logprobs(self.model, step, own)
+        return prompt_logprobs(step, own, self.model.logits, token_logprobs)
 
 
 def _ahead(order: SampleOrder, drafts: Sequence[int]) -> SampleOrder:

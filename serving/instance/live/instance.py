@@ -75,7 +75,10 @@ class Instance:
         self.compute = compute = heavy(partial(make_compute, config, place, access))
         self.npus, self.kv = compute.npus, compute.kv
         arena_bytes = self.kv.count * self.kv.real_bytes
-        self._segment = heavy(partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1))
+        reserve = config.hardware.reserve_memory
+        self._segment = heavy(
+            partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1, reserve=reserve)
+        )
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = self._attach(config, arena, secrets)
@@ -350,7 +353,7 @@ def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
 
 # Creates an instance's compute according to the configuration.
 #
-# Only the selected one is imported: a simulated replica never loads the tensor library.
+# Only the selected one is imported.
 
 
 def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
@@ -363,6 +366,6 @@ def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess |
         from serving.instance.live.compute_simulated import SimulatedCompute
 
         return SimulatedCompute(config, place)
-    from serving.instance.live.compute_torch import TorchCompute
+    from serving.instance.live.compute_model import ModelCompute
 
-    return TorchCompute(config, place, access)
+    return ModelCompute(config, place, access)

@@ -75,6 +75,7 @@ class ServerSettings:
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client gets `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
+        reserve: allocate all memory at the start, see `UbSegment.create`.
         disk_full: returns whether to simulate a full disk, for tests; None = never.
     """
 
@@ -97,6 +98,7 @@ class ServerSettings:
     write_lease_s: float = 10.0
     max_connections: int = 256
     quantum: int = 4096
+    reserve: bool = True
     disk_full: Callable[[], bool] | None = field(default=None, repr=False)
 
     @classmethod

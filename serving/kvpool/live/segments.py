@@ -20,6 +20,7 @@ import numpy as np
 
 from hardware.errors import HardwareError
 from hardware.ub.file import keep, open_file, read_header
+from hardware.ub.pages import is_allocated
 from hardware.ub.process import ProcessStamp
 from hardware.ub.region import ENTRY, PAGE, RegionTable, round_up
 from serving.errors import PoolUnreachableError
@@ -117,6 +118,7 @@ def _map(path: str, generation: int) -> Mapped:
         header = read_header(fd, Path(path))
         if header is None:
             raise PoolUnreachableError(f"segment {path} does not exist yet")
+        reserved = is_allocated(fd)
         head = mmap.mmap(fd, header.data_start, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
@@ -127,7 +129,8 @@ def _map(path: str, generation: int) -> Mapped:
         raise PoolUnreachableError(f"segment {path} has no or no longer a region {generation}")
     memory = ExtentMap(path, region.offset, region.nbytes, writable=True).memory
     mapped = Mapped(path, memory, region.offset, generation, header.owner, table, threading.Event())
-    threading.Thread(target=_touch, args=(memory, mapped.dropped), name="kvpool-touch", daemon=True).start()
+    if reserved:  # otherwise touching would allocate what nobody may need
+        threading.Thread(target=_touch, args=(memory, mapped.dropped), name="kvpool-touch", daemon=True).start()
     return mapped
 
 

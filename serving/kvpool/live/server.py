@@ -267,4 +267,4 @@ def _make_segment(settings: ServerSettings, incarnation: str) -> UbSegment:
     for path in remove_stale(settings.segment_folder, settings.segment_prefix):
         logger.info("removed %s, left behind by a dead process", path)
     path = settings.segment_folder / f"{settings.segment_prefix}{incarnation}"
-    return UbSegment.create(path, settings.capacity_bytes, max_regions=_REGIONS)
+    return UbSegment.create(path, settings.capacity_bytes, max_regions=_REGIONS, reserve=settings.reserve)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.architecture import AttentionShape, ExpertShape, LatentShape
-from serving.model.experts import ExpertLayer, Gate, LocalExperts
+from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.grouped_attention import GroupedAttention
 from serving.model.kv_cache import KvCache
 from serving.model.latent_attention import LatentAttention
@@ -17,11 +16,10 @@ from serving.model.layers import Mlp, RmsNorm
 from serving.model.linear import HeadLinear, Linear
 from serving.model.model import Block, Model, MtpLayer
 from serving.model.native import layout
+from serving.model.native.image_model import ExpertShapes, model_sizes
 from serving.model.native.panels import PanelHeads, PanelLinear
 
 _Struct = TypeVar("_Struct", bound=ctypes.Structure)
-
-ExpertShapes = Sequence[tuple[layout.NativeLinear, layout.NativeLinear]]
 
 _FORMS = {torch.float32: layout.Form.F32, torch.bfloat16: layout.Form.BF16}
 
@@ -44,10 +42,10 @@ class BoundModel:
         self._kept: list[object] = [expert_shapes]
         self._expert_shapes = iter(expert_shapes)
         self.struct = layout.NativeModel(
-            **_sizes(model),
+            **model_sizes(model.config),
             form=_FORMS[model.dtype],
             norm_eps=model.norm.eps,
-            rope_frequencies=self._floats(torch.tensor(_frequencies(model))),
+            rope_frequencies=self._floats(torch.tensor(model.config.rope.inverse_frequencies(model.config.rope_dim))),
             embed=self._address(model.embed),
             blocks=self._array(layout.NativeBlock, [self._block(block) for block in model.blocks]),
             norm=self._norm(model.norm),
@@ -156,58 +154,3 @@ def bind_cache(cache: KvCache) -> layout.Cache:
         width=1 if cache.split is None else cache.split.split.width,
         places=None if cache.split is None else cache.places.data_ptr(),
     )
-
-
-def _sizes(model: Model) -> dict[str, int | float]:
-    config, shape = model.config, model.config.attention
-    gate = next((block.feed.gate for block in _all_blocks(model) if isinstance(block.feed, ExpertLayer)), None)
-    routed = {}
-    if gate is not None and config.experts is not None:
-        routed = _gate_sizes(gate, config.experts, bf16_results=config.bf16_results)
-    return {
-        "vocab": config.vocab_size,
-        "hidden": config.hidden_size,
-        "layers": len(config.layers),
-        "heads": shape.heads,
-        "rope_dim": config.rope_dim,
-        "softmax_scale": shape.scale,
-        "rope_amplitude": config.rope.amplitude,
-        **_head_sizes(shape, config.rope_dim),
-        **routed,
-    }
-
-
-def _head_sizes(shape: AttentionShape, rope_dim: int) -> dict[str, int | float]:
-    if isinstance(shape, LatentShape):
-        return {
-            "q_lora": shape.query_latent or 0,
-            "kv_lora": shape.latent,
-            "nope_dim": shape.nope_dim,
-            "value_dim": shape.value_dim,
-            "latent_norm_eps": shape.norm_eps,
-        }
-    width = shape.head_dim
-    return {"kv_heads": shape.kv_heads, "head_dim": width, "nope_dim": width - rope_dim, "value_dim": width}
-
-
-def _gate_sizes(gate: Gate, shape: ExpertShape, *, bf16_results: bool) -> dict[str, int | float]:
-    clamped = {} if shape.clamped is None else {"gate_alpha": shape.clamped.alpha, "gate_limit": shape.clamped.limit}
-    return {
-        **clamped,
-        "experts": shape.experts,
-        "top_k": gate.top_k,
-        "expert_groups": gate.groups,
-        "kept_groups": gate.kept_groups if gate.groups > 1 else 1,
-        "sigmoid_scores": gate.sigmoid,
-        "normalise_weights": gate.normalise,
-        "bf16_results": bf16_results,
-        "routed_scaling": gate.factor,
-    }
-
-
-def _all_blocks(model: Model) -> list[Block]:
-    return [*model.blocks, *(layer.block for layer in model.mtp)]
-
-
-def _frequencies(model: Model) -> tuple[float, ...]:
-    return model.config.rope.inverse_frequencies(model.config.rope_dim)

@@ -11,7 +11,7 @@ from serving.errors import EngineError
 from serving.ids import BlockId
 from serving.instance.executors.step_batch import Feed, build_batch
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.model import Model
 
 BLOCK_TOKENS = 16

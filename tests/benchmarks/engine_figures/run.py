@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from serving.errors import ServingError
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import progress

@@ -13,7 +13,7 @@ import pytest
 
 from hardware.errors import UbFullError
 from hardware.ub import pages
-from hardware.ub.pages import let_go, populate, read_every_page, reserve_file
+from hardware.ub.pages import is_allocated, let_go, populate, promise_file, read_every_page, reserve_file
 from hardware.ub.region import PAGE
 from hardware.units import MIB
 from tests.hardware.ub.resident import resident_bytes
@@ -76,6 +76,26 @@ def test_a_directory_without_room_is_an_error_and_no_bus_error(shm: Path) -> Non
     with pytest.raises(OSError, match="Invalid"):
         reserve_file(fd, 0, "file")
     os.close(fd)
+
+
+def test_a_promise_takes_no_memory_and_counts_what_other_files_were_promised(shm: Path) -> None:
+    where = os.statvfs(shm)
+    if where.f_blocks == 0:
+        pytest.skip("this shared memory has no limit")
+    most = where.f_blocks * where.f_frsize * 2 // 3
+    first, second = (os.open(shm / name, os.O_RDWR | os.O_CREAT) for name in ("first", "second"))
+    promise_file(first, SIZE, shm / "first")
+    status = os.fstat(first)
+    assert (status.st_size, status.st_blocks) == (SIZE, 0)
+    assert not is_allocated(first)
+    os.truncate(shm / "first", most)
+    with pytest.raises(UbFullError, match="enlarge the directory"):
+        promise_file(second, most, shm / "second")
+    assert os.fstat(second).st_size == 0
+    reserve_file(second, PAGE, "second")
+    assert is_allocated(second)
+    os.close(first)
+    os.close(second)
 
 
 def test_pages_that_are_let_go_leave_the_page_tables_and_keep_their_content(tmp_path: Path) -> None:

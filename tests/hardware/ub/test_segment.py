@@ -216,6 +216,19 @@ def test_check_finds_what_was_overwritten_and_a_snapshot_names_the_owners(shm: P
                 segment.check()
 
 
+def test_memory_that_is_not_reserved_comes_with_the_first_write(shm: Path) -> None:
+    with (
+        UbSegment.create(shm / "ub", 64 * MIB, reserve=False) as segment,
+        UbSegment.attach(shm / "ub") as attached,
+    ):
+        before = os.stat(segment.path).st_blocks * 512
+        assert before < MIB
+        region = segment.allocate(64 * MIB, "a")
+        segment.view(region)[MIB] = 7
+        assert attached.read(region.offset + MIB, 1)[0] == 7
+        assert os.stat(segment.path).st_blocks * 512 < before + 8 * MIB  # one page, small or huge
+
+
 def test_a_segment_that_cannot_be_mapped_is_not_left_behind(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This happens under a limit of addresses. Its memory would be held for as long as this process lives."""
 

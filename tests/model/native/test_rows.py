@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from serving.model.architecture import Architecture, LatentRow
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.layers import RmsNorm
 from serving.model.rope import rotate
 from tests.model.native.kernels import FORMS, Case, at

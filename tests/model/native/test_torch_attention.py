@@ -11,7 +11,7 @@ from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.architecture import Architecture
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.latent_attention import LatentAttention, LatentWeights
 from serving.model.layers import RmsNorm
 from serving.model.linear import PlainHeads, PlainLinear

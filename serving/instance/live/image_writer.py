@@ -1,0 +1,40 @@
+"""A process that writes the weights of one checkpoint into the pool, and ends; see `compute_native.py`."""
+
+import logging
+import pickle
+import sys
+
+import torch
+
+from serving.errors import ModelError
+from serving.instance.live.compute_native import ImageRequest
+from serving.kvpool.live.model_cache import ModelCache
+from serving.model.loader import product_forms, store_image
+
+
+def write(request: ImageRequest, key: str) -> bool:
+    """Write an image. Returns: whether the pool has it now. Raises: ModelError if the checkpoint cannot be read."""
+    config = request.architecture()
+    forms = product_forms(
+        request.folder,
+        torch.device("cpu"),
+        native=True,
+        coarse_drafts=request.coarse_drafts,
+        short=request.short,
+    )
+    images = ModelCache(request.client, request.node, request.secret, lambda: request.view, request.scope)
+    try:
+        dtype = getattr(torch, config.dtype if request.dtype == "auto" else request.dtype)
+        return store_image(images, key, config, request.folder, dtype, forms)
+    finally:
+        images.close()
+
+
+def main() -> None:
+    """Carry out the request on standard input. Exits with 1 and the reason on standard error if that fails."""
+    logging.basicConfig(format="%(message)s")
+    request, key = pickle.load(sys.stdin.buffer)  # from the process that started this one
+    try:
+        sys.exit(0 if write(request, key) else 1)
+    except ModelError as error:
+        sys.exit(str(error))
