@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks import bench_engine_figures
+from tests.benchmarks import bench_engine_figures, bench_system
 from tests.benchmarks.bare_engine import Alone
 from tests.benchmarks.bench_engine_figures import instruction_sets, pin
 from tests.benchmarks.engine_figures import convert_gguf, goals, rounds, speculation
@@ -302,3 +302,16 @@ class TestMachine:
     def test_more_cores_than_there_are_cannot_be_had(self, threads: int) -> None:
         with pytest.raises(ValueError, match="cores are there"):
             pin(threads)
+
+
+def test_system_ratios_divide_the_figures_of_one_round() -> None:
+    """Ours over theirs, round by round; more tokens are better, a longer TTFT is worse."""
+    found = {}
+    for key, (ours, theirs) in {
+        "tokens/s": ([200.0, 90.0], [100.0, 100.0]),
+        "TTFT p50": ([2.0, 3.0], [1.0, 1.0]),
+    }.items():
+        found[bench_system.OURS, 8, key], found["F16", 8, key] = ours, theirs
+    ratios = {row.name: row for row in bench_system.figures(found) if "ours / F16" in row.name}
+    rate, wait = ratios["ours / F16, 8 clients: tokens/s"], ratios["ours / F16, 8 clients: TTFT p50"]
+    assert (rate.values, rate.met, wait.values, wait.met) == ((2.0, 0.9), True, (2.0, 3.0), False)

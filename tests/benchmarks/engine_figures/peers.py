@@ -14,7 +14,7 @@ from pathlib import Path
 
 from serving.model.native.library import instructions
 
-LLAMA_TOOLS = ("llama-batched-bench", "llama-quantize")
+LLAMA_TOOLS = ("llama-batched-bench", "llama-quantize", "llama-server")
 _COLUMNS = 10
 """Of the table of `llama-batched-bench`: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, T, S."""
 
