@@ -106,18 +106,18 @@ class BlockPool:
         Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
             because a chain without its head can never be matched.
         """
-        refs, hash_of = self._refs, self._hash_of
-        for block in blocks:
-            uses = refs[block]
-            if not uses:
+        refs, hash_of, blank = self._refs, self._hash_of, self._blank
+        cold: list[BlockId] = []
+        before = len(blank)
+        for block in reversed(blocks):
+            uses = refs[block] - 1
+            if uses < 0:
                 raise LedgerError(f"block {block} released more often than taken")
-            refs[block] = uses - 1
-        free = [block for block in reversed(blocks) if not refs[block]]
-        cold = [block for block in free if hash_of[block] is not None]
-        if len(cold) < len(free):
-            self._blank += [block for block in free if hash_of[block] is None]
+            refs[block] = uses
+            if not uses:
+                (blank if hash_of[block] is None else cold).append(block)
         self._cold.extend(cold)
-        self.num_free += len(free)
+        self.num_free += len(blank) - before + len(cold)
 
     def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
         """Make full, computed blocks matchable. Of blocks with the same content the first stays matchable.
@@ -132,8 +132,7 @@ class BlockPool:
                 raise LedgerError(f"block {block} published while free")
             known = hash_of[block]
             if known is None:
-                if prefix_hash not in block_of:
-                    block_of[prefix_hash] = block
+                if block_of.setdefault(prefix_hash, block) == block:
                     hash_of[block] = prefix_hash
             elif known != prefix_hash:
                 raise LedgerError(f"block {block} published twice with different content")

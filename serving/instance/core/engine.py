@@ -352,8 +352,10 @@ class InstanceEngine:
             sequence.advance(PhaseEvent.PROMPT_DONE)
 
     def _note_full(self, sequence: LiveSequence) -> None:
-        self._blocks.publish(sequence)
-        self._pool.note_full(sequence)
+        if sequence.num_computed >= sequence.next_full:
+            self._blocks.publish(sequence)
+            self._pool.note_full(sequence)
+            sequence.next_full = sequence.num_computed + self._blocks.until_full(sequence)
         if self._blocks.slides:
             self._blocks.slide(sequence)
 

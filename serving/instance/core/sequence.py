@@ -212,6 +212,7 @@ class LiveSequence:
         "lookup",
         "masked_from",
         "masked_tokens",
+        "next_full",
         "num_computed",
         "num_published",
         "num_slid",
@@ -265,6 +266,7 @@ class LiveSequence:
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
         """Leading blocks that no longer need publishing."""
+        self.next_full = 0  # computed tokens from which on another block may be full
         self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
         self.num_slid = 0  # leading rows of the table without their sliding blocks
         self.pool_use: PoolUse | None = None
@@ -361,6 +363,7 @@ class LiveSequence:
         self.num_computed = 0
         self.masked_from = NEVER_MASKED
         self.num_published = 0
+        self.next_full = 0
         self.num_slid = 0
         self.preempted += 1
         self.drafts = ()

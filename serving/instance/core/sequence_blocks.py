@@ -121,6 +121,10 @@ class SequenceBlocks:
         sequence.blocks.extend(self.pool.allocate(missing))
         return True
 
+    def until_full(self, sequence: LiveSequence) -> int:
+        """Number of tokens to compute until the next block is full."""
+        return self.block_tokens - sequence.num_computed % self.block_tokens
+
     def publish(self, sequence: LiveSequence) -> None:
         """Make the blocks that became full matchable. Call after their KV has been written.
 

@@ -10,7 +10,6 @@ caller puts them back with `put_back`. A pinned entry thus costs one visit, not 
     cost    evicts the entry with the lowest uses x cost / size (GreedyDual-Size-Frequency), aged by earlier evictions
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Protocol
@@ -59,10 +58,19 @@ class EvictionPolicy(Protocol):
         """Whether the version is known."""
 
 
-class QueueOrder:
-    """LRU and FIFO: one queue, in which use moves an entry to the end, or does not. All operations are O(1)."""
+_SWEEP_AT = 1024
+"""Minimum number of places in a log before void ones are swept."""
 
-    __slots__ = ("_aside", "_back", "_clock", "_moves", "_queue")
+
+class QueueOrder:
+    """LRU and FIFO: one queue, in which use moves an entry to the end, or does not. All operations are O(1), amortized.
+
+    The queue is a log of insertions and uses. Only the latest place of a version counts; its earlier ones are void:
+
+        log     [ 4 | 7 | 4 | 9 | 7 ]       order: 4, 9, 7
+    """
+
+    __slots__ = ("_aside", "_front", "_log", "_moves", "_place", "_sweep_at")
 
     def __init__(self, moves: bool) -> None:
         """
@@ -70,103 +78,90 @@ class QueueOrder:
             moves: whether use counts: True = LRU, False = FIFO.
         """
         self._moves = moves
-        self._clock = 0
-        self._queue: OrderedDict[int, int] = OrderedDict()  # version -> when it was put at the end
-        self._aside: dict[int, int] = {}
-        self._back: dict[int, int] = {}  # put back, but not yet in the queue
+        self._log: list[int] = []
+        self._front = 0  # no version in the order has a place before this
+        self._place: dict[int, int] = {}  # version -> its place in the log
+        self._aside: dict[int, int] = {}  # the same of versions that were set aside
+        self._sweep_at = _SWEEP_AT
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
         del nbytes, cost
-        self._clock = clock = self._clock + 1
-        if self._queue.setdefault(version, clock) != clock or version in self._aside or version in self._back:
+        place = len(self._log)
+        if self._place.setdefault(version, place) != place or version in self._aside:
             raise LedgerError(f"version {version} ordered twice")
+        self._log.append(version)
+        if place > self._sweep_at:
+            self._sweep()
 
     def touch(self, versions: Iterable[int]) -> None:
         """See `EvictionPolicy`. A version that was set aside returns to the end of the queue, where visits are rare."""
-        if not self._moves:
-            return
-        queue, move = self._queue, self._queue.move_to_end
-        clock = self._clock
         for version in versions:
-            clock += 1
-            if version in queue:
-                queue[version] = clock
-                move(version)
-            elif self._aside.pop(version, None) or self._back.pop(version, None):
-                queue[version] = clock
-        self._clock = clock
+            self.use(version)
 
     def use(self, version: int) -> None:
-        if not self._moves:
+        if not self._moves or (version not in self._place and self._aside.pop(version, None) is None):
             return
-        self._clock = clock = self._clock + 1
-        queue = self._queue
-        if version in queue:
-            queue[version] = clock
-            queue.move_to_end(version)
-        elif self._aside.pop(version, None) or self._back.pop(version, None):
-            queue[version] = clock
+        self._place[version] = place = len(self._log)
+        self._log.append(version)
+        if place > self._sweep_at:
+            self._sweep()
 
     def remove(self, version: int) -> None:
-        if self._queue.pop(version, None) is None and self._aside.pop(version, None) is None:
-            self._back.pop(version, None)
+        if self._place.pop(version, None) is None:
+            self._aside.pop(version, None)
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        if self._back:
-            self._return()
+        places, log = self._place, self._log
         found: list[int] = []
-        aside: list[int] = []
-        for version in self._queue:
-            if not usable(version):
-                aside.append(version)
-                continue
-            found.append(version)
-            if len(found) >= limit:
-                break
-        for version in aside:
-            self._aside[version] = self._queue.pop(version)
+        at = self._front
+        while at < len(log):
+            version = log[at]
+            if places.get(version) == at:
+                if usable(version):
+                    found.append(version)
+                    if len(found) >= limit:
+                        break
+                else:
+                    self._aside[version] = places.pop(version)
+            at += 1
+            if not found:
+                self._front = at
         return found
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        if self._back:
-            self._return()
-        while self._queue:
-            version = next(iter(self._queue))
-            if usable(version):
-                return version
-            self._aside[version] = self._queue.pop(version)
-        return None
+        return next(iter(self.coldest(1, usable)), None)
 
     def put_back(self, version: int) -> None:
-        stamp = self._aside.pop(version, None)
-        if stamp is not None:
-            self._back[version] = stamp
+        place = self._aside.pop(version, None)
+        if place is not None:
+            self._place[version] = place
+            self._front = min(self._front, place)
 
     def rank(self, version: int) -> Rank:
         """See `EvictionPolicy`. Raises: LedgerError if it is not there."""
-        stamp = self._queue.get(version) or self._aside.get(version) or self._back.get(version)
-        if stamp is None:
+        place = self._place.get(version, self._aside.get(version))
+        if place is None:
             raise LedgerError(f"version {version} is not in the order")
-        return (stamp, version)
+        return (place, version)
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._aside) + len(self._back)
+        return len(self._place) + len(self._aside)
 
     def __contains__(self, version: object) -> bool:
-        return version in self._queue or version in self._aside or version in self._back
+        return version in self._place or version in self._aside
 
-    def _return(self) -> None:
-        """Return versions that were put back to their former positions, near the cold end of the queue."""
-        newest = max(self._back.values())
-        for version, stamp in self._queue.items():
-            if stamp > newest:
-                break
-            self._back[version] = stamp
-        for version in sorted(self._back, key=self._back.__getitem__, reverse=True):
-            self._queue[version] = self._back[version]
-            self._queue.move_to_end(version, last=False)
-        self._back.clear()
+    def _sweep(self) -> None:
+        """Drop the void places. Places change, their order does not."""
+        log: list[int] = []
+        for place, version in enumerate(self._log):
+            for places in (self._place, self._aside):
+                if places.get(version) == place:
+                    places[version] = len(log)
+                    log.append(version)
+                    break
+        self._log, self._front = log, 0
+        self._sweep_at = 2 * len(log) + _SWEEP_AT
 
 
 class _Weighed:

@@ -35,7 +35,11 @@ _CELL_BITS = 12
 """The circle is cut into 2^12 cells, so that few points are left to search: four in a cell, with 32 servers."""
 
 _ARCS = 1 << 16
-"""And into 2^16 arcs, by the two leading bytes: most of them have no point, with 32 servers, and thus one primary."""
+"""And into 2^16 arcs, by the two leading bytes: with 32 servers, three of four have no point, and thus one primary;
+most others have one."""
+
+_Arc = str | tuple[bytes, str, str] | None
+"""The primary of an arc; its only point with the primaries before and from it on; None if it has several points."""
 
 POINT_BYTES = 8
 """2^64 places: even 384 servers with 512 points each share one with a chance of 10^-9."""
@@ -78,7 +82,7 @@ class HashRing:
         # One entry more than points: a hash behind the last point belongs to the first one.
         self._owners = _around(_owners_by_point(names))
         self._readers = _around(_readers_by_point(names, self._owners, settled, self.draining))
-        self._of_arc: list[str | None] = []  # see `primaries`
+        self._of_arc: list[_Arc] = []  # see `primaries`
 
     def owners(self, hash: bytes) -> tuple[str, ...]:
         """(primary, fallback); shorter when there are fewer servers. The primary is where a block is written.
@@ -98,13 +102,16 @@ class HashRing:
             return [None] * len(hashes)
         if not self._of_arc:  # who asks for many asks often; others need not wait for the table
             self._of_arc = _primaries_by_arc(self._points, self._owners)
-        of_arc, points, before = self._of_arc, self._points, self._before
-        found = [of_arc[hash[0] << 8 | hash[1]] for hash in hashes]
-        for place, name in enumerate(found):
-            if name is None:
-                hash = hashes[place]
-                cell = hash[0] << _CELL_BITS - 8 | hash[1] >> 16 - _CELL_BITS  # as `_cell`
-                found[place] = self._owners[bisect_right(points, hash, before[cell], before[cell + 1])][0]
+        of_arc = self._of_arc
+        found: list[str | None] = []
+        for hash in hashes:
+            arc = of_arc[hash[0] << 8 | hash[1]]
+            if type(arc) is str:
+                found.append(arc)
+            elif arc is None:
+                found.append(self._owners[self._index(hash)][0])
+            else:
+                found.append(arc[1] if hash < arc[0] else arc[2])
         return found
 
     def readers(self, hash: bytes) -> tuple[str, ...]:
@@ -179,14 +186,16 @@ def _next_clockwise(names: Sequence[str], among: Collection[str]) -> list[str | 
     return found
 
 
-def _primaries_by_arc(points: Sequence[bytes], owners: Sequence[tuple[str, ...]]) -> list[str | None]:
-    """Owner of each whole arc; None for an arc that has a point, where the hash decides."""
-    found: list[str | None] = []
-    for point, (primary, *_) in zip(points, owners, strict=False):  # `owners` has one more: behind the last point
+def _primaries_by_arc(points: Sequence[bytes], owners: Sequence[tuple[str, ...]]) -> list[_Arc]:
+    found: list[_Arc] = []
+    for index, point in enumerate(points):  # `owners` has one more: behind the last point
+        primary, following = owners[index][0], owners[index + 1][0]
         arc = point[0] << 8 | point[1]
         if arc >= len(found):
             found += [primary] * (arc - len(found))
-            found.append(None)
+            found.append((point, primary, following))
+        else:
+            found[arc] = None
     return found + [owners[-1][0]] * (_ARCS - len(found))
 
 
