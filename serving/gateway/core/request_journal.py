@@ -142,6 +142,23 @@ class SequenceJournal:
             case Leaving(sequence_id=sequence_id):
                 return self._on_leaving(sequence_id)
 
+    def goes_on(self, event: Tokens) -> bool:
+        """Record tokens that only continue the live stream: `on_instance_event` for nearly every event, but cheaper.
+
+        Returns: whether they did, so that `event` is to be delivered as it is; otherwise nothing changed.
+        """
+        if event.finish_reason is not None or event.sequence_id != self._live_id or event.position != len(self.output):
+            return False
+        if self.phase is not JournalPhase.DECODING or self._ticket is not None or not event.tokens:
+            return False
+        if event.cached_tokens is not None or event.waited_s is not None or event.pool is not None:
+            return False  # the first event of a submission
+        if event.prompt_logprobs or not self._first_delivered:
+            return False
+        self.output.extend(event.tokens)
+        self.attempts.progress(decoding=True)
+        return True
+
     def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
         """Accept blocks that are ready to pull: prefill is done, or a draining instance hands the sequence over.
 

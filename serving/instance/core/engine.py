@@ -48,7 +48,7 @@ from serving.instance.core.handoffs import (
     ticket_of,
 )
 from serving.instance.core.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
-from serving.instance.core.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
+from serving.instance.core.outcome import accepted_from, answered, book_step, continued, handoff_event, tokens_event
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import PlannedStep, Scheduler
 from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase, turn_of
@@ -308,17 +308,23 @@ class InstanceEngine:
 
     def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
         """Book a finished step; its sequences may already be in the next one."""
-        fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
+        counters, block_tokens, fed, following = self._counters, self.settings.block_tokens, 0, self._in_flight is not None
+        before, plain = counters.step_tokens, not (self._drafts or self._holds or self._blocks.slides or result.masked)
         for sequence, step, outcome in answered(planned, result):
             if result.masked:
                 sequence.note_masked(max(len(step.tokens), len(outcome.tokens)))
             fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = following
-            if sequence.phase is not SequencePhase.CLOSING:
+            if plain and (tokens := continued(sequence, step, outcome, self.max_len, block_tokens)) is not None:
+                self._out.append(tokens)
+                counters.generated_tokens += len(tokens.tokens)
+                if sequence.num_computed % block_tokens < len(outcome.tokens):
+                    self._note_full(sequence)
+            elif sequence.phase is not SequencePhase.CLOSING:
                 self._settle(sequence, step, outcome, now)
             elif not following:
                 self._finish(sequence)
-        self._counters.count_step(before)
+        counters.count_step(before)
         self._throughput.observe(fed, result.elapsed_s)
         if self._drafts is not None:
             self._drafts.end_step(planned.plan, result, planned.sequences)

@@ -254,6 +254,19 @@ class StepBudget:
         self.sequences: list[LiveSequence] = []
         self.steps: list[SequenceStep] = []
 
+    def feed_next(self, sequence: LiveSequence) -> None:
+        """Plan the latest token of a decoding sequence. Effects: as `feed`, which does the same, only slower."""
+        output, start = sequence.output, sequence.num_computed
+        if self._planner is not None or start != sequence.tokens.prompt_tokens + len(output) - 1 or not output:
+            self.feed(sequence)
+            return
+        self.tokens_left -= 1
+        self._unserved -= 1
+        order, name = sequence.sample_order, sequence.sequence_id
+        self.steps.append(SequenceStep(name, output[-1:], start, sequence.blocks, order, None, None, (), None, True))
+        self.sequences.append(sequence)
+        sequence.in_flight = True
+
     def feed(self, sequence: LiveSequence) -> None:
         """Plan as many missing tokens of `sequence` as fit, and its sampling and draft tokens if they are the last.
 
@@ -311,15 +324,17 @@ def plan_decodes(
     Effects: fills `budget`; may shorten `running` from its end.
     """
     block_tokens, width, most = blocks.block_tokens, blocks.width, blocks.max_tokens
-    index = 0
+    decoding, index = SequencePhase.DECODING, 0
     while index < len(running) and budget.tokens_left > 0:
         sequence = running[index]
         index += 1
-        if sequence.phase is not SequencePhase.DECODING:
+        if sequence.phase is not decoding:
             continue
-        upto = min(len(sequence.tokens) + draft_tokens, most)
+        upto = sequence.tokens.prompt_tokens + len(sequence.output) + draft_tokens
+        if upto > most:
+            upto = most
         if upto * width <= len(sequence.blocks) * block_tokens or make_room(sequence, upto, running, blocks, preempt):
-            budget.feed(sequence)
+            budget.feed_next(sequence)
 
 
 def make_room(

@@ -26,7 +26,7 @@ from serving.values.step_plan import SampleOrder
 class KnownTokens(Sequence[int]):
     """`prompt` followed by `output`, both by reference."""
 
-    __slots__ = ("_prompt", "_prompt_len", "output")
+    __slots__ = ("_prompt", "output", "prompt_tokens")
 
     def __init__(self, prompt: Sequence[int], output: list[int]) -> None:
         """
@@ -35,15 +35,15 @@ class KnownTokens(Sequence[int]):
             output: its owner may append to it.
         """
         self._prompt = prompt
-        self._prompt_len = len(prompt)
+        self.prompt_tokens = len(prompt)
         self.output = output
 
     def __len__(self) -> int:
-        return self._prompt_len + len(self.output)
+        return self.prompt_tokens + len(self.output)
 
     def span(self, start: int, stop: int) -> Sequence[int]:
         """Tokens at positions `start ... stop - 1`, all of which exist. Copies at most those tokens."""
-        prompt_len = self._prompt_len
+        prompt_len = self.prompt_tokens
         if start >= prompt_len:
             return self.output[start - prompt_len : stop - prompt_len]
         if stop <= prompt_len:
@@ -57,7 +57,7 @@ class KnownTokens(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        prompt_len = self._prompt_len
+        prompt_len = self.prompt_tokens
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1 or stop < start:
