@@ -257,7 +257,8 @@ class DecodeGroups:
     def kv_used(self) -> int:
         """Blocks in use."""
         inside = self.balance.sequences
-        return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
+        free = [pool.num_free for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences]
+        return len(free) * self._die_blocks - sum(free)
 
     def preemptions(self) -> int:
         """Preemptions so far."""

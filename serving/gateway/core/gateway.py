@@ -404,15 +404,12 @@ class Gateway:
             if choice is None:
                 self._decline(replica, item)
                 continue
-            job, journal = choice.job, choice.journal
-            if type(item) is not Tokens and self.routes.stays(replica, journal, item, self.now):
+            if type(item) is not Tokens and self.routes.stays(replica, choice.journal, item, self.now):
                 continue  # it continues at its instance
+            job = choice.job
             try:
                 job.note(choice, item)
-                if type(item) is Tokens and journal.goes_on(item):
-                    self._deliver(choice, item)
-                    continue
-                self._carry_out(choice, journal.on_instance_event(item, begun=job.begun))
+                self._carry_out(choice, choice.journal.on_instance_event(item, begun=job.begun))
                 self._leave_if_done(choice)
             except Exception as error:
                 self._break(job, error)

@@ -41,7 +41,7 @@ def continued(
     count, position, computed, fed = len(tokens), len(output), sequence.num_computed, len(step.tokens)
     if sequence.phase is not SequencePhase.DECODING or not count or step.sample is None or outcome.failure:
         return None
-    if count >= sampling.max_tokens - position or count >= max_len - sequence.tokens.prompt_tokens - position:
+    if count >= sampling.max_tokens - position or count >= max_len - sequence.prompt_tokens - position:
         return None
     if sequence.stop_tokens and not sequence.stop_tokens.isdisjoint(tokens):
         return None
@@ -62,7 +62,7 @@ def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResul
     sequence.num_computed += len(step.tokens)
     if outcome.prompt_logprobs:
         # A chunk of a resumed sequence may reach into its output; only prompt positions are requested.
-        room = len(sequence.spec.prompt) - 1 - len(sequence.prompt_logprobs)
+        room = sequence.prompt_tokens - 1 - len(sequence.prompt_logprobs)
         sequence.prompt_logprobs.extend(outcome.prompt_logprobs[:room])
 
 
@@ -81,7 +81,7 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
         return _GRAMMAR_LIMIT if outcome.failure.startswith(TOO_LARGE) else _DEAD_END
     if not outcome.tokens:
         raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
-    output, total = len(sequence.output), len(sequence.tokens)
+    output, total = len(sequence.output), sequence.num_known
     return accept_tokens(outcome.tokens, output, total, step.sample.sampling, sequence.stop_tokens, max_len)
 
 

@@ -206,7 +206,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
             sequence.waited_s = None if now is None else now - sequence.came_s
-            self.prefix_queries_tokens += len(sequence.tokens)
+            self.prefix_queries_tokens += sequence.num_known
             self.prefix_hits_tokens += sequence.num_computed
         if phase is SequencePhase.ADOPTING:
             sequence.advance(PhaseEvent.PULL_START)
@@ -257,7 +257,7 @@ class StepBudget:
     def feed_next(self, sequence: LiveSequence) -> None:
         """Plan the latest token of a decoding sequence. Effects: as `feed`, which does the same, only slower."""
         output, start = sequence.output, sequence.num_computed
-        if self._planner is not None or start != sequence.tokens.prompt_tokens + len(output) - 1 or not output:
+        if self._planner is not None or start != sequence.prompt_tokens + len(output) - 1 or not output:
             self.feed(sequence)
             return
         self.tokens_left -= 1
@@ -273,7 +273,7 @@ class StepBudget:
         Effects: takes from the budget, marks the sequence as in flight; as `DraftPlanner.share`.
         """
         tokens, start = sequence.tokens, sequence.num_computed
-        known, prompt_tokens = len(tokens), len(sequence.spec.prompt)
+        known, prompt_tokens = sequence.num_known, sequence.prompt_tokens
         alone = start >= prompt_tokens
         end = min(known if alone else prompt_tokens, start + self.tokens_left)
         wanted, following = sequence.prompt_logprobs_wanted, None
@@ -330,7 +330,7 @@ def plan_decodes(
         index += 1
         if sequence.phase is not decoding:
             continue
-        upto = sequence.tokens.prompt_tokens + len(sequence.output) + draft_tokens
+        upto = sequence.prompt_tokens + len(sequence.output) + draft_tokens
         if upto > most:
             upto = most
         if upto * width <= len(sequence.blocks) * block_tokens or make_room(sequence, upto, running, blocks, preempt):

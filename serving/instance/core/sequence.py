@@ -26,7 +26,7 @@ from serving.values.step_plan import SampleOrder
 class KnownTokens(Sequence[int]):
     """`prompt` followed by `output`, both by reference."""
 
-    __slots__ = ("_prompt", "output", "prompt_tokens")
+    __slots__ = ("_prompt", "_prompt_len", "output")
 
     def __init__(self, prompt: Sequence[int], output: list[int]) -> None:
         """
@@ -35,15 +35,15 @@ class KnownTokens(Sequence[int]):
             output: its owner may append to it.
         """
         self._prompt = prompt
-        self.prompt_tokens = len(prompt)
+        self._prompt_len = len(prompt)
         self.output = output
 
     def __len__(self) -> int:
-        return self.prompt_tokens + len(self.output)
+        return self._prompt_len + len(self.output)
 
     def span(self, start: int, stop: int) -> Sequence[int]:
         """Tokens at positions `start ... stop - 1`, all of which exist. Copies at most those tokens."""
-        prompt_len = self.prompt_tokens
+        prompt_len = self._prompt_len
         if start >= prompt_len:
             return self.output[start - prompt_len : stop - prompt_len]
         if stop <= prompt_len:
@@ -57,7 +57,7 @@ class KnownTokens(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        prompt_len = self.prompt_tokens
+        prompt_len = self._prompt_len
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1 or stop < start:
@@ -223,6 +223,7 @@ class LiveSequence:
         "preempted",
         "prompt_logprobs",
         "prompt_logprobs_wanted",
+        "prompt_tokens",
         "sample_order",
         "samples",
         "sequence_id",
@@ -252,6 +253,7 @@ class LiveSequence:
         self.output: list[int] = list(spec.output)
         self.tokens = KnownTokens(spec.prompt, self.output)
         """Prompt and output; append-only, read by running steps."""
+        self.prompt_tokens = len(spec.prompt)
         self.stop_tokens = frozenset(sampling.stop_token_ids)
         self.samples = sampling.max_tokens > 0
         """False: only the prompt is computed (for its log-probabilities)."""
@@ -296,15 +298,20 @@ class LiveSequence:
         self.prompt_logprobs: list[TokenLogprobs] = []
 
     @property
+    def num_known(self) -> int:
+        """Length of `tokens`."""
+        return self.prompt_tokens + len(self.output)
+
+    @property
     def num_missing(self) -> int:
         """Known tokens that are not in the KV cache yet."""
-        return len(self.tokens) - self.num_computed
+        return self.prompt_tokens + len(self.output) - self.num_computed
 
     @property
     def num_to_compute(self) -> int:
         """Known tokens that this engine still has to compute, without those that a handoff will bring."""
         brought = self.ticket.computed_tokens if self.ticket and self.phase is SequencePhase.ADOPTING else 0
-        return len(self.tokens) - max(self.num_computed, brought)
+        return self.num_known - max(self.num_computed, brought)
 
     @property
     def stays(self) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-
 _COMPILE = """
 import sys
 from pathlib import Path
