@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError, LedgerError
-from serving.ids import SequenceId
+from serving.ids import BlockId, SequenceId
 from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.outcome import accepted_from, book_step, continued, tokens_event
 from serving.instance.core.scheduler import StepBudget
@@ -131,7 +131,7 @@ def test_a_stream_that_goes_on_is_booked_as_any_other(
     planned.feed_next(short)
     longer.feed(general)
     assert (planned.steps, planned.tokens_left) == (longer.steps, longer.tokens_left)
-    step = SequenceStep(SequenceId("r"), (0,), prompt + before - 1, (0,), short.sample_order)
+    step = SequenceStep(SequenceId("r"), (0,), prompt + before - 1, (BlockId(0),), short.sample_order)
     outcome = SequenceResult(SequenceId("r"), tuple(range(1, count + 1)))
     tokens = continued(short, step, outcome, 16, 4)
     if tokens is None:
