@@ -1,13 +1,14 @@
 """Modules of this package that were compiled ahead of time, in place of their sources: same code, faster.
 
-`cloudmatrix compile` makes them (serving/tools/compilation). A build is valid for exactly one state of the sources, so
-that it never shadows an edited file. Standard library only, and nothing of this package: the choice of a build must
-precede the import of any module that may be compiled.
+A wheel contains them; in a checkout `cloudmatrix compile` makes them (serving/tools/compilation). A build is valid for
+exactly one state of the sources, so that it never shadows an edited file. Standard library only, and nothing of this
+package: the choice of a build must precede the import of any module that may be compiled.
 """
 
 import hashlib
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -50,6 +51,7 @@ def fingerprint(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
+@cache  # all sources are read, which takes longer than the rest of a command's start
 def build_name() -> str:
     """Name of the folder of a build of these sources for this interpreter."""
     return f"modules-{fingerprint()}{SUFFIX}"

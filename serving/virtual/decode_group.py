@@ -15,10 +15,11 @@ import numpy as np
 from serving.ids import SequenceId
 from serving.instance.core.dp_balance import DpBalance
 from serving.instance.core.events import NextStep, Run, StepDone
-from serving.instance.core.placeholder import rate_of, steps_for, tokens_after
-from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.instance.core.placeholder import rate_of, steps_for
+from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 from serving.virtual.instance_driver import InstanceDriver
 
+_NEXT_STEP = NextStep()
 _ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become megabytes of compiled code
 
 
@@ -39,10 +40,10 @@ class DecodeGroup:
         "_begun_s",
         "_block_tokens",
         "_drafts",
-        "_extra",
         "_plan",
         "_progress",
         "_rate",
+        "_rates",
         "begins",
         "chunk_attended",
         "chunk_tokens",
@@ -64,7 +65,8 @@ class DecodeGroup:
         self._drafts = drafts
         self._rate = rate
         self._block_tokens = seat.engine.settings.block_tokens
-        self._extra: dict[SequenceId, float] = {}
+        self._rates: dict[SequenceId, tuple[float, int]] = {}
+        """Accepted draft tokens per step of each sequence, and the steps that it has done as far as they are known."""
         self._plan: StepPlan | None = None
         self._progress: list[tuple[float, int, int, int]] = []
         """For each sequence of the plan: accepted draft tokens per step, steps and tokens before, most new tokens."""
@@ -94,20 +96,13 @@ class DecodeGroup:
         self.growth = self.chunk_attended = 0.0
         if self._empty():
             return 0
-        answer = self.seat.tell(NextStep())
+        answer = self.seat.tell(_NEXT_STEP)
         if not isinstance(answer, Run):
             wake(self.seat, answer.at if answer is not None else None)
             return 0
         self._plan = plan = answer.plan
         self.begins, self._begun_s = iteration, now
-        self._progress = progress = []
-        steps = self._at_once
-        for step in plan.sequences:
-            row, most = self._look(step)
-            progress.append(row)
-            if most < steps:
-                steps = most
-        self.ends = iteration + max(1, steps)
+        self.ends = iteration + max(1, self._look(plan))
         return len(plan.sequences)
 
     def finish(self, iteration: int, now: float) -> int:
@@ -118,16 +113,21 @@ class DecodeGroup:
         plan = self._plan
         assert plan is not None, "only a running plan can finish"
         self._plan = None
-        done = iteration - self.begins
+        done, rates = iteration - self.begins, self._rates
         results, sampled = [], 0
         for step, (extra, steps, produced, most) in zip(plan.sequences, self._progress, strict=True):
+            name = step.sequence_id
             if step.sample is None:
-                results.append(SequenceResult(step.sequence_id))
+                results.append(SequenceResult(name))
                 continue
-            count = min(most, tokens_after(steps + done, extra) - produced)
+            steps += done
+            count = steps + int(extra * steps) - produced  # `tokens_after`, inlined
+            if count > most:
+                count = most
+            else:
+                rates[name] = extra, steps
             sampled += count
-            tokens = _ZEROS[:count] if count <= 1024 else (0,) * count
-            results.append(SequenceResult(step.sequence_id, tokens))
+            results.append(SequenceResult(name, _ZEROS[:count] if count <= 1024 else (0,) * count))
         result = StepResult(plan.step, tuple(results), now - self._begun_s)
         self.seat.tell(StepDone(result))
         return sampled
@@ -141,31 +141,43 @@ class DecodeGroup:
 
     def forget(self, sequence_id: SequenceId) -> None:
         """Forget a sequence that has left."""
-        self._extra.pop(sequence_id, None)
+        self._rates.pop(sequence_id, None)
 
-    def _look(self, step: SequenceStep) -> tuple[tuple[float, int, int, int], int]:
-        """Progress of a sequence of the plan. Returns: its row of `_progress`, and the steps that it can continue."""
-        fed, order = len(step.tokens), step.sample
-        self.context += step.start + fed
-        self.requests += 1
-        if order is None or fed > 1:
-            self.chunk_tokens += fed
-            self.chunk_attended += fed * (step.start + 0.5 * fed)
-            return (0.0, 0, 0, 1), 1
-        sampling = order.sampling
-        extra = self._extra.get(step.sequence_id)
-        if extra is None:
-            extra = rate_of(sampling.seed, sampling.max_tokens, self._drafts, self._rate)
-            self._extra[step.sequence_id] = extra
-        self.growth += 1.0 + extra
-        given = len(order.output)
-        produced = given - 1 if given else 0
-        room = len(step.block_table) * self._block_tokens - step.start
-        left = min(sampling.max_tokens - given, self.seat.engine.max_len - step.start - fed)
-        # The engine reserves blocks for all draft tokens before each iteration; the plan ends where it needs a new one.
-        until = min(left, max(0, room - self._drafts))
-        steps = steps_for(produced, extra)
-        return (extra, steps, produced, min(left, room)), steps_for(produced + until, extra) - steps
+    def _look(self, plan: StepPlan) -> int:
+        """Start the progress of a plan's sequences. Returns: the steps that all of them can continue."""
+        self._progress = progress = []
+        rates, drafts, block_tokens = self._rates, self._drafts, self._block_tokens
+        fewest, max_len, total, growth = self._at_once, self.seat.engine.max_len, 0, 0.0
+        for step in plan.sequences:
+            start, order, fed = step.start, step.sample, len(step.tokens)
+            total += start + fed
+            if order is None or fed > 1:
+                self.chunk_tokens += fed
+                self.chunk_attended += fed * (start + 0.5 * fed)
+                progress.append((0.0, 0, 0, 1))
+                fewest = min(fewest, 1)
+                continue
+            given = len(order.output)
+            produced = given - 1 if given else 0
+            known = rates.get(step.sequence_id)
+            if known is None:
+                sampling = order.sampling
+                known = rate_of(sampling.seed, sampling.max_tokens, drafts, self._rate), 0
+                rates[step.sequence_id] = known
+            extra, steps = known
+            if steps + int(extra * steps) != produced:  # never in a stream that has only decoded here
+                steps = steps_for(produced, extra)
+            growth += 1.0 + extra
+            room = len(step.block_table) * block_tokens - start
+            left = min(order.sampling.max_tokens - given, max_len - start - fed)
+            # The engine reserves blocks for all draft tokens before each iteration; the plan ends where it needs a new
+            # one.
+            most = steps_for(produced + min(left, max(0, room - drafts)), extra) - steps
+            progress.append((extra, steps, produced, min(left, room)))
+            if most < fewest:
+                fewest = most
+        self.requests, self.context, self.growth = len(plan.sequences), total, growth
+        return fewest
 
 
 # The DP groups of a decode instance in virtual time: which are open, their sequences, their KV blocks.
@@ -245,7 +257,8 @@ class DecodeGroups:
     def kv_used(self) -> int:
         """Blocks in use."""
         inside = self.balance.sequences
-        return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
+        free = [pool.num_free for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences]
+        return len(free) * self._die_blocks - sum(free)
 
     def preemptions(self) -> int:
         """Preemptions so far."""

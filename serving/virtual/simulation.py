@@ -33,7 +33,7 @@ _POINTS = 600
 """Default number of points of the time line."""
 _PROGRESS_EVENTS = 20_000
 _EVENTS_BETWEEN_LOOKS = 4_000
-_COLLECT_EVERY = 200_000
+_COLLECT_EVERY = 1_000_000
 
 
 def cost_model(config: ServeConfig) -> CostModel:

@@ -8,6 +8,9 @@ from hardware.variation import StepVariation
 from serving.config.simulation import SimulationConfig
 from serving.ids import ReplicaId
 
+_KEPT_STEPS = 4096
+"""Prefill steps whose durations are remembered: prompts of one length, or after one common prefix, come again."""
+
 
 class TableTimes:
     """Step durations of prefill instances of one size, and of decode instances.
@@ -24,12 +27,19 @@ class TableTimes:
         self._decode_dies = decode_dies
         self._tp = cost.decode.parallelism.attention_tp
         self._decode = cost.decode_table(dies=decode_dies, drafts=config.drafts)
+        self._prefill: dict[tuple[float, float, float], float] = {}
         self._others = {(decode_dies, 0.0): self._decode}
 
     def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """Duration of a prefill step [s]; see `StepDurations`."""
-        load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._imbalance, largest=largest)
-        return self._cost.prefill_step_s(load)
+        step = tokens, attended_tokens, largest
+        seconds = self._prefill.get(step)
+        if seconds is None:
+            load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._imbalance, largest=largest)
+            if len(self._prefill) >= _KEPT_STEPS:
+                self._prefill.clear()
+            seconds = self._prefill[step] = self._cost.prefill_step_s(load)
+        return seconds
 
     def decode(
         self,

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError, LedgerError
-from serving.ids import SequenceId
+from serving.ids import BlockId, SequenceId
 from serving.instance.core.handoffs import HeldHandoffs
+from serving.instance.core.outcome import accepted_from, book_step, continued, tokens_event
+from serving.instance.core.scheduler import StepBudget
 from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.settings import EngineSettings
 from serving.instance.core.timers import Timers
 from serving.values.sequence import SamplingParams, SequenceSpec
-from serving.values.step_plan import SequenceResult, StepResult
+from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
 from tests.fakes.engine_calls import EngineCalls
 
 
@@ -103,3 +105,41 @@ def test_the_audit_finds_what_is_wrong(break_it: Callable[[EngineCalls], object]
     break_it(engine)
     with pytest.raises(LedgerError, match=message):
         engine.check()
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.sampled_from([(), (7,), (1,)]),
+    st.sampled_from([0, 0, 1]),
+)
+def test_a_stream_that_goes_on_is_booked_as_any_other(
+    prompt: int, before: int, count: int, stop: tuple[int, ...], preempted: int
+) -> None:
+    """`feed_next` and `continued` give what the general functions give; `continued` may leave the sequence to them."""
+    twins = []
+    for _ in range(2):
+        sampling = SamplingParams(max_tokens=8, stop_token_ids=stop)
+        one = LiveSequence(SequenceSpec(SequenceId("r"), (0,) * prompt, sampling, time_left_s=1.0), (0.0, 1), 0.0)
+        one.append((0,) * before)
+        one.phase, one.num_computed, one.first_reported = SequencePhase.DECODING, prompt + before - 1, before > 1
+        one.preempted = preempted
+        twins.append(one)
+    short, general = twins
+    planned, longer = StepBudget(9, running=1), StepBudget(9, running=1)
+    planned.feed_next(short)
+    longer.feed(general)
+    assert (planned.steps, planned.tokens_left) == (longer.steps, longer.tokens_left)
+    step = SequenceStep(SequenceId("r"), (0,), prompt + before - 1, (BlockId(0),), short.sample_order)
+    outcome = SequenceResult(SequenceId("r"), tuple(range(1, count + 1)))
+    tokens = continued(short, step, outcome, 16, 4)
+    if tokens is None:
+        assert count > 1 or before == 1 or preempted or stop == (1,)
+        assert (short.num_computed, len(short.output)) == (general.num_computed, before)
+        return
+    book_step(general, step, outcome)
+    accepted = accepted_from(general, step, outcome, 16)
+    assert accepted is not None
+    assert tokens == tokens_event(general, accepted, outcome)
+    assert (short.num_computed, short.output) == (general.num_computed, general.output)

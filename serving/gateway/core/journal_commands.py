@@ -6,12 +6,19 @@ from msgspec import Struct
 
 from serving.ids import ReplicaId
 from serving.values.jobs import Fail
-from serving.values.news import Tokens
+from serving.values.news import FailKind, Tokens
 from serving.values.orders import Send
-from serving.values.sequence import HandoffTicket
+from serving.values.sequence import FinishReason, HandoffTicket
 
 LATER_S = 0.5
 """Delay before full instances are retried: each retry sends a command with the whole prompt."""
+
+FINAL = {
+    FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
+    FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
+    FinishReason.GRAMMAR_LIMIT: (FailKind.INVALID, "the request's grammar is too large for this server"),
+}
+"""Finish reasons that would be the same at any instance, and how a sequence with one fails."""
 
 
 class AtSource(Enum):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.gateway.core.attempts import Attempts
-from serving.gateway.core.journal_commands import AtSource, Command, NeedDecode, NeedPrefill, NeedTrial
+from serving.gateway.core.journal_commands import FINAL, AtSource, Command, NeedDecode, NeedPrefill, NeedTrial
 from serving.gateway.core.journal_phase import AT_INSTANCE, JournalPhase
 from serving.ids import ReplicaId, SequenceId
 from serving.values.jobs import Fail
@@ -22,12 +22,6 @@ from serving.values.orders import Add, Adopt, Cancel, Release, Send
 from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 
 Commands = tuple[Command, ...]
-
-_FINAL = {  # finish reasons that would be the same at any instance
-    FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
-    FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
-    FinishReason.GRAMMAR_LIMIT: (FailKind.INVALID, "the request's grammar is too large for this server"),
-}
 
 
 class SequenceJournal:
@@ -178,6 +172,13 @@ class SequenceJournal:
             return self._late(event.sequence_id)
         if event.position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
+        if finish_reason is None and self.phase is JournalPhase.DECODING and self._ticket is None:
+            first = event.cached_tokens is not None or event.pool is not None or bool(event.prompt_logprobs)
+            if event.position == len(self.output) and event.tokens and not first:  # nearly always: the stream goes on
+                self.output.extend(event.tokens)
+                self._first_delivered = True
+                self.attempts.progress(decoding=True)
+                return (event,)
         # Tokens from an adopting instance prove the adoption, even if its notice is missing.
         commands = self._drop_ticket()
         new = event.position + len(event.tokens) - len(self.output)
@@ -187,12 +188,12 @@ class SequenceJournal:
         self.phase = JournalPhase.DECODING
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(event, end)
-        if finish_reason != end and finish_reason not in _FINAL:
+        if finish_reason != end and finish_reason not in FINAL:
             reason = f"the instance aborted it: {FinishReason(finish_reason).value}"
             return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
         if finish_reason is not None:
             self._close()
-        return (*commands, Fail(*_FINAL[finish_reason])) if finish_reason in _FINAL else commands
+        return (*commands, Fail(*FINAL[finish_reason])) if finish_reason in FINAL else commands
 
     def _on_refused(self, event: Refused, *, begun: bool) -> Commands:
         """Handle a refusal: an invalid request ends; if all are full, it waits only if it has sent output (`begun`)."""

@@ -48,7 +48,7 @@ from serving.instance.core.handoffs import (
     ticket_of,
 )
 from serving.instance.core.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
-from serving.instance.core.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
+from serving.instance.core.outcome import accepted_from, answered, book_step, continued, handoff_event, tokens_event
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import PlannedStep, Scheduler
 from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase, turn_of
@@ -70,8 +70,8 @@ class InstanceEngine:
 
     def __init__(self, settings: EngineSettings, num_blocks: int) -> None:
         self.settings = settings
-        self._blocks = blocks = make_blocks(settings, BlockPool(num_blocks))
-        self.max_len = min(settings.max_model_len, blocks.max_tokens)
+        self._blocks = make_blocks(settings, BlockPool(num_blocks))
+        self.max_len = min(settings.max_model_len, self._blocks.max_tokens)
         """Longest prompt plus output: the setting, or the capacity of the whole KV arena if that is less."""
         self._drafts: DraftPlanner | None = None
         if settings.speculation or settings.forced_tokens or settings.lookup_tokens:
@@ -309,12 +309,19 @@ class InstanceEngine:
     def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
         """Book a finished step; its sequences may already be in the next one."""
         fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
+        plain = not (self._drafts or self._holds or self._blocks.slides or result.masked)
+        max_len, block_tokens = self.max_len, self.settings.block_tokens
         for sequence, step, outcome in answered(planned, result):
             if result.masked:
                 sequence.note_masked(max(len(step.tokens), len(outcome.tokens)))
             fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = following
-            if sequence.phase is not SequencePhase.CLOSING:
+            if plain and (tokens := continued(sequence, step, outcome, max_len, block_tokens)) is not None:
+                self._out.append(tokens)
+                self._counters.generated_tokens += len(tokens.tokens)
+                if sequence.num_computed % block_tokens < len(step.tokens) + len(tokens.tokens) - 1:  # one is full now
+                    self._note_full(sequence)
+            elif sequence.phase is not SequencePhase.CLOSING:
                 self._settle(sequence, step, outcome, now)
             elif not following:
                 self._finish(sequence)
@@ -362,8 +369,7 @@ class InstanceEngine:
     # ---- completed moves -----------------------------------------------------------------------------------------
 
     def _pull_done(self, event: PullDone, now: float) -> None:
-        """End a pull: the sequence joins the batch at the next step, or is lost; a cancelled one only frees its
-        blocks."""
+        """End a pull: its sequence joins the batch at the next step, or is lost; if cancelled it only frees blocks."""
         sequence = self._known(event.sequence_id)
         self._note_work(now)
         if event.failure is None and sequence.phase is SequencePhase.PULLING:
@@ -438,18 +444,15 @@ class InstanceEngine:
     # ---- departures ----------------------------------------------------------------------------------------------
 
     def _time_is_up(self, sequence: LiveSequence) -> None:
-        """End a sequence whose deadline or lease has passed, with no step in flight. Effects: as `_drop`, plus an event
-        for the gateway.
-        """
+        """End a sequence whose deadline or lease has passed, with no step in flight. Effects: as `_drop`; an event."""
         if sequence.phase is SequencePhase.HELD:
             self._handoffs.expired_total += 1
             # For a gateway that has not received the ticket yet.
             self._out.append(Lost(sequence.sequence_id, "its handoff expired"))
             self._end_handoff(sequence, HandoffEnd.EXPIRED)
             return
-        position, reason = len(sequence.output), FinishReason.DEADLINE
-        masked = sequence.take_masked()
-        self._out.append(Tokens(sequence.sequence_id, position, finish_reason=reason, masked=masked))
+        position, masked = len(sequence.output), sequence.take_masked()
+        self._out.append(Tokens(sequence.sequence_id, position, finish_reason=FinishReason.DEADLINE, masked=masked))
         self._drop(sequence, HandoffEnd.EXPIRED)
 
     def _drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:

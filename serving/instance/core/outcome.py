@@ -1,13 +1,11 @@
 """Evaluates a step's result for one sequence: accepted tokens, and the events made from them."""
 
-from collections.abc import Iterator
-
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.instance.core.events import HandoffReady
 from serving.instance.core.finish import Accepted, accept_tokens
 from serving.instance.core.scheduler import PlannedStep
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.values.news import Tokens
 from serving.values.sequence import TOO_LARGE, DraftUse, FinishReason, TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
@@ -17,7 +15,7 @@ _DEAD_END = Accepted((), FinishReason.GRAMMAR)
 _GRAMMAR_LIMIT = Accepted((), FinishReason.GRAMMAR_LIMIT)
 
 
-def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
+def answered(planned: PlannedStep, result: StepResult) -> list[tuple[LiveSequence, SequenceStep, SequenceResult]]:
     """Each sequence of a step, with its part of the plan and of the result.
 
     Raises: LedgerError if the result does not match the plan.
@@ -25,10 +23,35 @@ def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSeq
     steps, results = planned.plan.sequences, result.results
     if result.step != planned.plan.step or len(results) != len(steps):
         raise LedgerError(f"result of step {result.step} does not match the plan of step {planned.plan.step}")
-    for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
+    for sequence, outcome in zip(planned.sequences, results, strict=True):
         if outcome.sequence_id != sequence.sequence_id:
             raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
-        yield sequence, step, outcome
+    return list(zip(planned.sequences, steps, results, strict=True))
+
+
+def continued(
+    sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, max_len: int, block_tokens: int
+) -> Tokens | None:
+    """Book a step of a stream that only goes on: the common case of `book_step`, `accepted_from` and `tokens_event`.
+
+    Returns: the event of its tokens; None, without changes, if the sequence needs those functions.
+    Effects: as theirs; of the blocks at most one became full.
+    """
+    tokens, output, sampling = outcome.tokens, sequence.output, sequence.spec.sampling
+    count, position, computed, fed = len(tokens), len(output), sequence.num_computed, len(step.tokens)
+    if sequence.phase is not SequencePhase.DECODING or not count or step.sample is None or outcome.failure:
+        return None
+    if count >= sampling.max_tokens - position or count >= max_len - sequence.prompt_tokens - position:
+        return None
+    if sequence.stop_tokens and not sequence.stop_tokens.isdisjoint(tokens):
+        return None
+    if not sequence.first_reported or sequence.preempted or sequence.masked_tokens or outcome.prompt_logprobs:
+        return None
+    if count > 1 and (computed + fed) // block_tokens != computed // block_tokens:
+        return None  # a block is full before the new tokens, and perhaps another one with them
+    sequence.num_computed = computed + fed + count - 1
+    output.extend(tokens)
+    return Tokens(sequence.sequence_id, position, tokens, outcome.logprobs)
 
 
 def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult) -> None:
@@ -39,7 +62,7 @@ def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResul
     sequence.num_computed += len(step.tokens)
     if outcome.prompt_logprobs:
         # A chunk of a resumed sequence may reach into its output; only prompt positions are requested.
-        room = len(sequence.spec.prompt) - 1 - len(sequence.prompt_logprobs)
+        room = sequence.prompt_tokens - 1 - len(sequence.prompt_logprobs)
         sequence.prompt_logprobs.extend(outcome.prompt_logprobs[:room])
 
 
@@ -58,7 +81,7 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
         return _GRAMMAR_LIMIT if outcome.failure.startswith(TOO_LARGE) else _DEAD_END
     if not outcome.tokens:
         raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
-    output, total = len(sequence.output), len(sequence.tokens)
+    output, total = len(sequence.output), sequence.num_known
     return accept_tokens(outcome.tokens, output, total, step.sample.sampling, sequence.stop_tokens, max_len)
 
 

@@ -206,7 +206,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
             sequence.waited_s = None if now is None else now - sequence.came_s
-            self.prefix_queries_tokens += len(sequence.tokens)
+            self.prefix_queries_tokens += sequence.num_known
             self.prefix_hits_tokens += sequence.num_computed
         if phase is SequencePhase.ADOPTING:
             sequence.advance(PhaseEvent.PULL_START)
@@ -254,13 +254,26 @@ class StepBudget:
         self.sequences: list[LiveSequence] = []
         self.steps: list[SequenceStep] = []
 
+    def feed_next(self, sequence: LiveSequence) -> None:
+        """Plan the latest token of a decoding sequence. Effects: as `feed`, which does the same, only slower."""
+        output, start = sequence.output, sequence.num_computed
+        if self._planner is not None or start != sequence.prompt_tokens + len(output) - 1 or not output:
+            self.feed(sequence)
+            return
+        self.tokens_left -= 1
+        self._unserved -= 1
+        order, name = sequence.sample_order, sequence.sequence_id
+        self.steps.append(SequenceStep(name, output[-1:], start, sequence.blocks, order, None, None, (), None, True))
+        self.sequences.append(sequence)
+        sequence.in_flight = True
+
     def feed(self, sequence: LiveSequence) -> None:
         """Plan as many missing tokens of `sequence` as fit, and its sampling and draft tokens if they are the last.
 
         Effects: takes from the budget, marks the sequence as in flight; as `DraftPlanner.share`.
         """
         tokens, start = sequence.tokens, sequence.num_computed
-        known, prompt_tokens = len(tokens), len(sequence.spec.prompt)
+        known, prompt_tokens = sequence.num_known, sequence.prompt_tokens
         alone = start >= prompt_tokens
         end = min(known if alone else prompt_tokens, start + self.tokens_left)
         wanted, following = sequence.prompt_logprobs_wanted, None
@@ -311,15 +324,17 @@ def plan_decodes(
     Effects: fills `budget`; may shorten `running` from its end.
     """
     block_tokens, width, most = blocks.block_tokens, blocks.width, blocks.max_tokens
-    index = 0
+    decoding, index = SequencePhase.DECODING, 0
     while index < len(running) and budget.tokens_left > 0:
         sequence = running[index]
         index += 1
-        if sequence.phase is not SequencePhase.DECODING:
+        if sequence.phase is not decoding:
             continue
-        upto = min(len(sequence.tokens) + draft_tokens, most)
+        upto = sequence.prompt_tokens + len(sequence.output) + draft_tokens
+        if upto > most:
+            upto = most
         if upto * width <= len(sequence.blocks) * block_tokens or make_room(sequence, upto, running, blocks, preempt):
-            budget.feed(sequence)
+            budget.feed_next(sequence)
 
 
 def make_room(

@@ -224,6 +224,7 @@ class LiveSequence:
         "preempted",
         "prompt_logprobs",
         "prompt_logprobs_wanted",
+        "prompt_tokens",
         "sample_order",
         "samples",
         "sequence_id",
@@ -253,6 +254,7 @@ class LiveSequence:
         self.output: list[int] = list(spec.output)
         self.tokens = KnownTokens(spec.prompt, self.output)
         """Prompt and output; append-only, read by running steps."""
+        self.prompt_tokens = len(spec.prompt)
         self.stop_tokens = frozenset(sampling.stop_token_ids)
         self.samples = sampling.max_tokens > 0
         """False: only the prompt is computed (for its log-probabilities)."""
@@ -298,15 +300,20 @@ class LiveSequence:
         self.prompt_logprobs: list[TokenLogprobs] = []
 
     @property
+    def num_known(self) -> int:
+        """Length of `tokens`."""
+        return self.prompt_tokens + len(self.output)
+
+    @property
     def num_missing(self) -> int:
         """Known tokens that are not in the KV cache yet."""
-        return len(self.tokens) - self.num_computed
+        return self.prompt_tokens + len(self.output) - self.num_computed
 
     @property
     def num_to_compute(self) -> int:
         """Known tokens that this engine still has to compute, without those that a handoff will bring."""
         brought = self.ticket.computed_tokens if self.ticket and self.phase is SequencePhase.ADOPTING else 0
-        return len(self.tokens) - max(self.num_computed, brought)
+        return self.num_known - max(self.num_computed, brought)
 
     @property
     def stays(self) -> bool:

@@ -57,7 +57,7 @@ class SequenceBlocks:
         if pool.num_free < keep_free + 1:
             return False
         matched, block_tokens = self._match(sequence), self.block_tokens
-        fresh = blocks_for(len(sequence.tokens), block_tokens) - len(matched)
+        fresh = blocks_for(sequence.num_known, block_tokens) - len(matched)
         if pool.num_free - pool.count_cold(matched) - fresh < keep_free:
             return False
         pool.retain(matched)
@@ -77,7 +77,7 @@ class SequenceBlocks:
         Returns: False, without changes, if there are too few free blocks.
         Effects: empties the holder's block table.
         """
-        known = self._reach(holder.num_computed, len(sequence.tokens))
+        known = self._reach(holder.num_computed, sequence.num_known)
         if known > holder.num_computed + 1 and not self.grow(holder, known):
             return False
         sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
@@ -143,7 +143,7 @@ class SequenceBlocks:
             return 0
         full = sequence.reusable(sequence.num_computed) // self.block_tokens
         if full > sequence.num_published and not self.cache_decoded:
-            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+            full = min(full, sequence.prompt_tokens // self.block_tokens)
         return full
 
     def slide(self, sequence: LiveSequence) -> None:
@@ -209,14 +209,14 @@ class SequenceBlocks:
     def _reusable(self, sequence: LiveSequence) -> int:
         if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
             return 0
-        return (len(sequence.tokens) - 1) // self.block_tokens
+        return (sequence.num_known - 1) // self.block_tokens
 
     def _match(self, sequence: LiveSequence) -> list[BlockId]:
         """The reusable blocks in the pool. Effects: may extend `hashes`."""
         reusable = self._reusable(sequence)
         if not reusable:
             return []
-        self._hash(sequence, len(sequence.tokens) // self.block_tokens)
+        self._hash(sequence, sequence.num_known // self.block_tokens)
         return self.pool.match(sequence.hashes, reusable)
 
     def _hash(self, sequence: LiveSequence, full: int) -> None:

@@ -36,10 +36,12 @@ _KEPT = 4
 
 
 def current() -> Path:
-    """Where the build of these sources for this interpreter is, or would be.
+    """Where the build of these sources for this interpreter is, or would be: in the wheel, or in the user's cache.
 
     Raises: ConfigError if no folder can be written.
     """
+    if (packaged := ROOT / "serving" / build_name()).is_dir():
+        return packaged
     try:
         return writable_folder() / build_name()
     except BuildError as error:
@@ -66,6 +68,8 @@ def build(
     Effects: writes the user's cache folder.
     """
     result = result or current()
+    if result.parent == ROOT / "serving":
+        return result  # part of the wheel
     _check_tools()
     with lock(result.with_name(f"{result.name}.lock")):
         if not result.is_dir():
