@@ -1,6 +1,7 @@
 """The ingress replica: the HTTP API over the live pools, served by uvicorn in this process or by Serve's proxy."""
 
 import asyncio
+import gc
 import logging
 import uuid
 from contextlib import suppress
@@ -145,6 +146,7 @@ class GatewayDeployment:
             await self._know_instances()
             self._tasks.append(asyncio.create_task(self._http.serve()))
             await self._http.opened()  # Serve stops an older gateway once this one is ready
+        gc.freeze()  # the collector would walk the imported modules' objects while streams wait, for 50 ms and more
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
