@@ -129,7 +129,7 @@ class GatewayDeployment:
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
-        self._drain = GatewayDrain()
+        self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
@@ -137,7 +137,6 @@ class GatewayDeployment:
         if self._pool is not None:
             self._pool.start()
         self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
-        self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
