@@ -105,6 +105,7 @@ class GenerationResponse(Response):
     async def _stream(self, run: RequestRun, scope: Scope, send: Send, limit_s: float) -> None:
         encoder = self._form.events(self._answering(run))
         seconds = self._settings.keepalive_s if encoder.comments else self._settings.event_silence_s
+        send_body = scope.get("state", {}).get("send_body", send)
         started = False
         try:
             async with asyncio.timeout(limit_s), self._coming(run) as coming:
@@ -122,7 +123,7 @@ class GenerationResponse(Response):
                     while run.open:
                         if body := encoder.batch(batch):
                             self._quiet = False
-                            await send({"type": "http.response.body", "body": body, "more_body": True})
+                            await send_body({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
                 body = encoder.batch(batch) + encoder.closing(run.replicas())
                 await self._finish()

@@ -1,6 +1,7 @@
 """The ingress replica: the HTTP API over the live pools, served by uvicorn in this process or by Serve's proxy."""
 
 import asyncio
+import gc
 import logging
 import uuid
 from contextlib import suppress
@@ -130,7 +131,7 @@ class GatewayDeployment:
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
-        self._drain = GatewayDrain()
+        self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
@@ -138,7 +139,6 @@ class GatewayDeployment:
         if self._pool is not None:
             self._pool.start()
         self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
-        self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
@@ -147,6 +147,7 @@ class GatewayDeployment:
             await self._know_instances()
             self._tasks.append(asyncio.create_task(self._http.serve()))
             await self._http.opened()  # Serve stops an older gateway once this one is ready
+        gc.freeze()  # the collector would walk the imported modules' objects while streams wait, for 50 ms and more
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.

@@ -44,6 +44,7 @@ class AccessMiddleware:
         new_id = f"req-{uuid.uuid4().hex}"
         state = scope.setdefault("state", {})
         state["exchange_id"] = own_id or new_id
+        state["send_body"] = send  # further layers only change the start of a response
         status, answered = 499, False  # what proxies log for a client that left before the response
         started = self._metrics.clock()
 
