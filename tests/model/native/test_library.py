@@ -56,7 +56,7 @@ def test_no_product_keeps_its_sums_on_the_stack(library: Library) -> None:
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(library.path)]
     listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     functions = re.split(r"\n\n(?=[0-9a-f]+ <)", listing)
-    kernels = [code for code in functions if re.match(r".*<.*\bfixed_block<cm::avx(2|512)::(F32|Bf16|Int8),", code)]
+    kernels = [code for code in functions if re.match(r".*<.*\bfixed_block<cm::avx(2|512)::(F32|Bf16|Int8)", code)]
     assert kernels
     for code in kernels:
         assert not re.search(r"\tvmov\w+ +%[yz]mm\d+,-?(0x)?[0-9a-f]*\(%r[sb]p", code), code[:100]
