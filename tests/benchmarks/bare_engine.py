@@ -62,11 +62,15 @@ def make_executor(
     device: str = "cpu",
     short: bool | None = None,
     kv_dtype: KvDtype = "auto",
+    instructions: str | None = None,
 ) -> tuple[StepExecutor, Model]:
     """An executor over a checkpoint with a KV cache of its own, and its model.
 
-    `short`: bfloat16 weights in their short form; None = the model's default.
+    `short`: bfloat16 weights in their short form; None = the model's default. `instructions`: of the native library, in
+    this process from now on; None = the processor's best.
     """
+    if instructions is not None and (found := library.load()) is not None:
+        found.use_instructions(instructions)
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
     loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=coarse, short=short)
@@ -110,7 +114,7 @@ class BareEngine:
         kv_tokens: size of the KV cache.
         threads: of torch and of the executor, for the whole process.
         drafts: most draft tokens of a decode step; the engine makes fewer if they do not pay.
-        options: device, short, kv_dtype, as for `make_executor`.
+        options: device, short, kv_dtype, instructions, as for `make_executor`.
     """
 
     def __init__(

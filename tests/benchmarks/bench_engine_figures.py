@@ -67,19 +67,23 @@ def instruction_sets(cpuinfo: str) -> str:
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """All requested measurements, as plain values."""
-    peers = find_peers(arguments.peers)
+    peers = find_peers(arguments.peers, arguments.llama_build)
     pin(arguments.threads)
     found = conditions(
         None,
         instruction_sets=instruction_sets(Path("/proc/cpuinfo").read_text()),
         threads=arguments.threads,
         executor=arguments.executor,
+        our_instructions=arguments.instructions or "the best",
         extent="quick" if arguments.quick else f"{arguments.rounds} rounds of {arguments.samples} samples",
         **{f"peer {name}": version for name, version in peers.versions().items()},
     )
     extent = QUICK if arguments.quick else Extent(rounds=arguments.rounds, samples=arguments.samples)
     torch_too = not arguments.no_torch
-    run = Run(peers, arguments.models, arguments.threads, extent, arguments.executor, torch_too, arguments.corpus)
+    run = Run(
+        *(peers, arguments.models, arguments.threads, extent, arguments.executor, torch_too, arguments.corpus),
+        arguments.instructions,
+    )
     arguments.models.mkdir(parents=True, exist_ok=True)
     for part, measure in run.parts().items():
         if part in arguments.only:
@@ -122,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, default=2, help="of one engine and shape in a round (default 2)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores and OpenMP threads")
     parser.add_argument("--executor", choices=("auto", "native", "torch"), default="auto", help="of our engine")
+    parser.add_argument("--instructions", metavar="SET", help="of our native executor, such as avx2 (default: best)")
+    parser.add_argument(
+        "--llama-build", default="build", metavar="NAME", help="llama.cpp's build folder, of the same instructions"
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave out our torch executor")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the decode rates")
     parser.add_argument(

@@ -19,8 +19,8 @@ namespace cm::CM_ISA_NAMESPACE {
 constexpr int kPiece = CM_PIECE;                    // tokens: rows of this many stay in the second-level cache
 constexpr int kKeys = 4;                            // keys whose scores are summed concurrently
 constexpr int kAhead = 8;                           // keys that are prefetched
-constexpr int kQueries = kRegisters == 32 ? 4 : 2;  // queries that share a load of a key,
-constexpr int kMeanQueries = 4;                     // and of a latent for the sum
+constexpr int kQueries = kRegisters == 32 ? 4 : kLanes == 8 ? 3 : 2;  // queries that share a load of a key,
+constexpr int kMeanQueries = 4;                                       // and of a latent for the sum
 
 constexpr int kListPad = 64;                        // rows in a list after the requested ones
 
@@ -37,6 +37,15 @@ template <class T>
 constexpr int kRowRun = in_tiles<T> ? 16 : 1;
 template <class T>
 constexpr int kGoodQueries = in_tiles<T> ? 16 : kQueries;
+
+// How softmax's weights are stored: T, or the same numbers as float32.
+template <class T>
+using WeightOf = typename Product<T>::Weight;
+// How queries are stored for scores: T, or converted once for all keys (`turned`).
+template <class T>
+using QueryOf = typename Product<T>::Query;
+template <class T>
+constexpr bool in_floats = sizeof(QueryOf<T>) != sizeof(T);
 
 // Accumulated results of an item's queries: softmax(scores) * values = out / sum, with exponents less `most`.
 struct Gathered {
@@ -122,14 +131,14 @@ void copy_rows(const cm_model& m, const cm_cache& cache, const RowShape<T>& shap
 // Q queries times kKeys keys. Fetch: also prefetches later rows, since rows of the cache are in small runs that the
 // processor does not prefetch itself. Apart: keys begin `begin` numbers after their rows' start, where values are.
 template <class T, int Q, bool Fetch, bool Apart>
-CM_INLINE void score_tile(const T* const* rows, int begin, const T* query, int width, float* scores) {
+CM_INLINE void score_tile(const T* const* rows, int begin, const QueryOf<T>* query, int width, float* scores) {
     using P = Product<T>;
     Vec sums[Q][kKeys];
     for (int q = 0; q < Q; ++q)
         for (int k = 0; k < kKeys; ++k) sums[q][k] = zero();
     for (int c = 0; c < width; c += P::kWidth) {
         typename P::Wide own[Q];
-        for (int q = 0; q < Q; ++q) own[q] = P::load(query + static_cast<int64_t>(q) * width + c);
+        for (int q = 0; q < Q; ++q) own[q] = P::load_query(query + static_cast<int64_t>(q) * width + c);
         for (int k = 0; k < kKeys; ++k) {
             const auto key = P::load(rows[k] + (Apart ? begin : 0) + c);
             if (Fetch) __builtin_prefetch(rows[k + kAhead] + c);
@@ -142,8 +151,8 @@ CM_INLINE void score_tile(const T* const* rows, int begin, const T* query, int w
 
 // scores [queries][kPiece] = queries times keys; the columns up to the next multiple of kKeys are undefined.
 template <class T, bool Apart>
-CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const T* query, int queries, int width,
-                            float* scores) {
+CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const QueryOf<T>* query, int queries,
+                            int width, float* scores) {
     for (int k = 0; k < count; k += kKeys) {
         const T* const* tile = rows + k;
         float* to = scores + k;
@@ -167,7 +176,8 @@ CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const T*
 
 // Q queries' weights times C vectors' width of columns.
 template <class T, int Q, int C>
-CM_INLINE void mean_tile(const T* const* rows, int count, int column, const T* weights, float* out, int64_t stride) {
+CM_INLINE void mean_tile(const T* const* rows, int count, int column, const WeightOf<T>* weights, float* out,
+                         int64_t stride) {
     using P = Product<T>;
     Vec sums[Q][C][P::kDepth];
     for (int q = 0; q < Q; ++q)
@@ -187,8 +197,8 @@ CM_INLINE void mean_tile(const T* const* rows, int count, int column, const T* w
 }
 
 template <class T, int C, bool Apart>
-CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T* weights, int queries, float* out,
-                            int64_t stride) {
+CM_INLINE void mean_columns(const T* const* rows, int count, int column, const WeightOf<T>* weights, int queries,
+                            float* out, int64_t stride) {
     int q = 0;
     for (; q + kMeanQueries <= queries; q += kMeanQueries) {
         mean_tile<T, kMeanQueries, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
@@ -205,8 +215,8 @@ CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T
 // out [queries][stride] = weights [queries][kPiece] times the first `columns` of rows. An odd last row is paired with a
 // weight of zero. Apart: as in score_keys; groups of three are so frequent that they have separate kernels there.
 template <class T, bool Apart>
-CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights, int queries, int columns, float* out,
-                              int64_t stride) {
+CM_NOINLINE void weighted_sum(const T* const* rows, int count, const WeightOf<T>* weights, int queries, int columns,
+                              float* out, int64_t stride) {
     constexpr int kColumns = kRegisters / 2 / (kMeanQueries * Product<T>::kDepth),
                   kWide = kColumns * Product<T>::kWidth;
     int column = 0;
@@ -221,18 +231,18 @@ CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights,
 // One thread's memory for a piece.
 template <class T>
 struct PieceSpace {
-    const T** rows;  // [kPiece + 2 kListPad]: later rows may be prefetched
-    T* copies;       // [kPiece][numbers], unless the cache is read in place
-    float* scores;   // [queries][kPiece]
-    T* weights;      // [queries][kPiece]
-    T* turned;       // queries in the form of attention_tiles.h
+    const T** rows;        // [kPiece + 2 kListPad]: later rows may be prefetched
+    T* copies;             // [kPiece][numbers], unless the cache is read in place
+    float* scores;         // [queries][kPiece]
+    WeightOf<T>* weights;  // [queries][kPiece]
+    QueryOf<T>* turned;    // queries in the form of attention_tiles.h, or in floats
 
     PieceSpace(Arena& arena, const RowShape<T>& shape, int queries) {
         rows = arena.take<const T*>(kPiece + 2 * kListPad);
         copies = arena.take<T>(shape.in_place ? 0 : static_cast<int64_t>(kPiece) * shape.numbers());
         scores = arena.take<float>(static_cast<int64_t>(queries) * kPiece);
-        weights = arena.take<T>(static_cast<int64_t>(queries) * kPiece);
-        turned = arena.take<T>(in_tiles<T> ? round_up(queries, kRowRun<T>) * shape.width : 0);
+        weights = arena.take<WeightOf<T>>(static_cast<int64_t>(queries) * kPiece);
+        turned = arena.take<QueryOf<T>>(in_tiles<T> || in_floats<T> ? round_up(queries, kRowRun<T>) * shape.width : 0);
     }
 };
 
@@ -245,6 +255,9 @@ void prepare_queries(const PieceSpace<T>& space, const RowShape<T>& shape, const
         turn_queries(query, queries, shape.width, space.turned);
     }
 #endif
+    if constexpr (in_floats<T>)
+        for (int i = 0; i < queries * shape.width; i += Product<T>::kWidth)
+            Product<T>::store_query(Product<T>::load(query + i), space.turned + i);
 }
 
 template <class T>
@@ -263,10 +276,16 @@ void score_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count
         return score_in_tiles({space.rows, shape.stride, shape.score_begin}, count, named, space.turned, queries,
                               shape.width, space.scores, kPiece);
 #endif
-    if (shape.apart()) {
-        score_keys<T, true>(space.rows, count, shape.score_begin, query, queries, shape.width, space.scores);
+    const QueryOf<T>* own;
+    if constexpr (in_floats<T>) {
+        own = space.turned;
     } else {
-        score_keys<T, false>(space.rows, count, 0, query, queries, shape.width, space.scores);
+        own = query;
+    }
+    if (shape.apart()) {
+        score_keys<T, true>(space.rows, count, shape.score_begin, own, queries, shape.width, space.scores);
+    } else {
+        score_keys<T, false>(space.rows, count, 0, own, queries, shape.width, space.scores);
     }
 }
 
@@ -301,10 +320,10 @@ void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float sc
         const Seen asked = seen(q);
         const int end = larger(0, smaller(count, asked.end)), begin = larger(0, smaller(end, asked.begin));
         const float* scores = space.scores + q * kPiece + begin;
-        T* weights = space.weights + q * kPiece;
+        WeightOf<T>* weights = space.weights + q * kPiece;
         clear_numbers(weights, begin);
         result.most[q] = largest_of(scores, end - begin) * scale;
-        result.sum[q] = weigh(scores, end - begin, whole - begin, scale, result.most[q], weights + begin);
+        result.sum[q] = weigh<T>(scores, end - begin, whole - begin, scale, result.most[q], weights + begin);
     }
     for (int i = 0; i < unseen; ++i) space.rows[i] = space.rows[unseen];
     sum_piece(space, shape, whole, queries, result);

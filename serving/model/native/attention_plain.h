@@ -277,7 +277,7 @@ class Plain {
         }
         for (int r = 0; r < rows; ++r) {
             const int seen = larger(0, smaller(keys, first_seen + r));
-            const float sum = weigh(space.scores + r * kBlock, seen, kBlock, m_.softmax_scale, most_[state + r],
+            const float sum = weigh<T>(space.scores + r * kBlock, seen, kBlock, m_.softmax_scale, most_[state + r],
                                     space.weights + r * kBlock);
             sum_[state + r] = sum_[state + r] * space.keep[r] + sum;
         }

@@ -3,7 +3,8 @@
 // Theory of operation. With few rows, reading the weights is the bound: each panel is read once, prefetched, two panels
 // at once if the registers suffice, so that their chains hide each other's latency. More rows pass over each panel in
 // even blocks while the next panel is fetched; thousands are processed in runs of rows that stay in the second-level
-// cache. Panels in short form are first restored in cache. None of this changes a result: an output element is one
+// cache. Panels in short form are first restored in cache, and rows converted where instructions lack products of their
+// form (AVX2). None of this changes a result: an output element is one
 // chain over the inner dimension in one order.
 #pragma once
 #include <type_traits>
@@ -19,6 +20,7 @@
 #include "gemm_portable.h"
 #endif
 #include "gemm_block.h"
+#include "rows.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
@@ -29,6 +31,7 @@ struct Rows {
     int64_t stride;      // in numbers
     const float* scale;  // one per row, INT8 and W8A16 only
     int count;
+    int first = 0;  // number of the first row, as results name it
 };
 
 // Destination of results: a function and its argument, so that products are compiled once, not once per use.
@@ -37,7 +40,8 @@ struct Sink {
     void* context;
 };
 
-constexpr int64_t kRunBytes = 384 << 10;  // of x that stay in cache while all panels pass
+constexpr int64_t kRunBytes = 384 << 10;    // of x that stay in cache while all panels pass
+constexpr int64_t kWidenBytes = 192 << 10;  // of x after conversion, likewise
 constexpr int kAheadSteps = 32;
 
 #if !defined(CM_AMX)
@@ -150,7 +154,7 @@ class PanelRun {
                 float* part = tile + p * rows * parts_ * kPanel;
                 const float* row_scale = has_int8_weights(w_.form) ? x_.scale + first_ + begin : nullptr;
                 finish<Form::kUnsignedRows>(part, rows, w_, group_, panel + p, row_scale);
-                sink_.store(sink_.context, first_ + begin, rows, (panel + p) * kPanel, part);
+                sink_.store(sink_.context, x_.first + first_ + begin, rows, (panel + p) * kPanel, part);
             }
         }
     }
@@ -200,6 +204,43 @@ CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int
     }
 }
 
+#if defined(CM_AVX2)
+static CM_INLINE void widen_row(const int8_t* from, int n, int16_t* to) {
+    for (int i = 0; i < n; ++i) to[i] = from[i];
+}
+static CM_INLINE void widen_row(const uint16_t* from, int n, float* to) {
+    convert_row(reinterpret_cast<const bf16*>(from), n, to);
+}
+
+// Rows as numbers of twice as many bits, which kernels otherwise make of them for every panel. At least two blocks fit.
+template <class Form>
+CM_NOINLINE void multiply_widened(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
+                                  Sink sink, const char* after) {
+    using Number = typename Form::Wide::Number;
+    alignas(64) Number numbers[kWidenBytes / sizeof(Number)];
+    const int padded = padded_in(w), parts = digits(w.form);
+    const int run = static_cast<int>(kWidenBytes / sizeof(Number)) / (padded * parts);
+    for (int first = 0; first < x.count; first += run) {
+        const int count = x.count - first < run ? x.count - first : run;
+        const auto* from = static_cast<const typename Form::Number*>(x.data) + first * parts * x.stride;
+        for (int r = 0; r < count * parts; ++r) widen_row(from + r * x.stride, padded, numbers + r * padded);
+        const Rows rows{numbers, padded, x.scale ? x.scale + first : nullptr, count, x.first + first};
+        multiply_run<typename Form::Wide>(w, group, rows, 0, count, first_panel, last_panel, sink, after);
+    }
+}
+#endif
+
+template <class Form>
+CM_INLINE void multiply_rows(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Sink sink,
+                             const char* after) {
+#if defined(CM_AVX2)
+    const int64_t row_bytes = 2ll * padded_in(w) * digits(w.form) * static_cast<int64_t>(sizeof(typename Form::Number));
+    if (x.count >= Form::kWidenedRows && 2 * Form::kMaxRows * row_bytes <= kWidenBytes)
+        return multiply_widened<Form>(w, group, x, first_panel, last_panel, sink, after);
+#endif
+    multiply_form<Form>(w, group, x, first_panel, last_panel, sink, after);
+}
+
 // Panels of short_bf16.h, each restored once before all rows pass over it.
 static CM_NOINLINE void multiply_restored(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
                                           Sink sink, const char* after) {
@@ -234,9 +275,9 @@ void multiply(const cm_linear& w, int group, const Rows& x, int first_panel, int
                     const_cast<void*>(static_cast<const void*>(&store))};
     switch (w.form) {
         case CM_F32: return multiply_form<F32>(w, group, x, first_panel, last_panel, sink, after);
-        case CM_BF16: return multiply_form<Bf16>(w, group, x, first_panel, last_panel, sink, after);
+        case CM_BF16: return multiply_rows<Bf16>(w, group, x, first_panel, last_panel, sink, after);
         case CM_BF16_SHORT: return multiply_short(w, group, x, first_panel, last_panel, sink, after);
-        default: return multiply_form<Int8>(w, group, x, first_panel, last_panel, sink, after);
+        default: return multiply_rows<Int8>(w, group, x, first_panel, last_panel, sink, after);
     }
 }
 

@@ -30,7 +30,10 @@ struct Product<float> {
     static constexpr int kDepth = 1;
     static constexpr int kWidth = kLanes;
     using Wide = Vec;
+    using Weight = float;
+    using Query = float;
     static Wide load(const float* from) { return CM_ISA_NAMESPACE::load(from); }
+    static Wide load_query(const float* from) { return load(from); }
     static Vec dot(Vec sum, Wide a, Wide b) { return fma(a, b, sum); }
     static Wide weights(const float* from) { return splat(*from); }
     static void across(const float* const* rows, int column, Wide* out) { out[0] = load(rows[0] + column); }

@@ -117,13 +117,19 @@ struct Product<bf16> {
     struct Wide {
         Vec even, odd;
     };
+    using Weight = float;
+    using Query = float;  // of sixteen, the even ones before the odd ones
+    static Wide load_query(const float* from) {
+        return {CM_ISA_NAMESPACE::load(from), CM_ISA_NAMESPACE::load(from + kLanes)};
+    }
+    static void store_query(const Wide& query, float* to) { store(to, query.even), store(to + kLanes, query.odd); }
     static Wide load(const bf16* from) {
         const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         return {{_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))},
                 {_mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))}};
     }
     static Vec dot(Vec sum, const Wide& a, const Wide& b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
-    static Wide weights(const bf16* from) { return {splat(to_float(from[0])), splat(to_float(from[1]))}; }
+    static Wide weights(const float* from) { return {splat(from[0]), splat(from[1])}; }
     // Interleaved columns of two rows: the even columns in the first, the odd ones in the other.
     static void across(const bf16* const* rows, int column, Wide* out) {
         const Wide a = load(rows[0] + column), b = load(rows[1] + column);

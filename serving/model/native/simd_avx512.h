@@ -75,7 +75,10 @@ struct Product<bf16> {
     static constexpr int kDepth = 2;
     static constexpr int kWidth = 2 * kLanes;
     using Wide = __m512i;  // 32 bf16
+    using Weight = bf16;
+    using Query = bf16;
     static Wide load(const bf16* from) { return _mm512_loadu_si512(from); }
+    static Wide load_query(const bf16* from) { return load(from); }
     static Vec dot(Vec sum, Wide a, Wide b) { return {_mm512_dpbf16_ps(sum.v, (__m512bh)a, (__m512bh)b)}; }
     static Wide weights(const bf16* from) {
         int pair;

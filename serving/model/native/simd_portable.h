@@ -104,6 +104,9 @@ struct Product<bf16> {
     struct Wide {
         Vec first, second;  // of each pair
     };
+    using Weight = float;
+    using Query = bf16;
+    static Wide load_query(const bf16* from) { return load(from); }
     static Wide load(const bf16* from) {
         Wide wide;
         for (int i = 0; i < kLanes; ++i) {
@@ -115,7 +118,7 @@ struct Product<bf16> {
     static Vec dot(Vec sum, const Wide& a, const Wide& b) {
         return fma(a.second, b.second, fma(a.first, b.first, sum));
     }
-    static Wide weights(const bf16* from) { return {splat(to_float(from[0])), splat(to_float(from[1]))}; }
+    static Wide weights(const float* from) { return {splat(from[0]), splat(from[1])}; }
     // Interleaved columns of two rows, in the order of the columns.
     static void across(const bf16* const* rows, int column, Wide* out) {
         out[0] = {CM_ISA_NAMESPACE::load(rows[0] + column), CM_ISA_NAMESPACE::load(rows[1] + column)};

@@ -16,9 +16,9 @@ inline float largest_of(const float* x, int n) {
     return reduce_max(most);
 }
 
-// weights = e^(scores * scale - most) as T, and their sum; zeros from `seen` to `count`.
-template <class T>
-CM_INLINE float weigh(const float* scores, int seen, int count, float scale, float most, T* weights) {
+// weights = e^(scores * scale - most), rounded to T, and their sum; zeros from `seen` to `count`.
+template <class T, class Stored>
+CM_INLINE float weigh(const float* scores, int seen, int count, float scale, float most, Stored* weights) {
     Vec sum = zero();
     const Vec factor = splat(scale), shift = splat(-most);
     each_vec(seen, [&](int i, int lanes) {

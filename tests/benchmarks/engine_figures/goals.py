@@ -12,10 +12,15 @@ OURS_INT8_KV = "ours INT8, with an INT8 KV cache"
 OURS_TORCH = "ours bf16, torch executor"
 LLAMA_BF16 = "llama.cpp bf16"
 LLAMA_Q8 = "llama.cpp Q8_0"
+LLAMA_F16 = "llama.cpp F16"
+LLAMA_Q4 = "llama.cpp Q4_K_M"
 IK_BF16 = "ik_llama.cpp bf16"
 IK_Q8 = "ik_llama.cpp Q8_0"
 VLLM = "vLLM-CPU bf16"
-ENGINES = (OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_INT8_KV, OURS_TORCH, LLAMA_BF16, LLAMA_Q8, IK_BF16, IK_Q8, VLLM)
+ENGINES = (
+    *(OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_INT8_KV, OURS_TORCH),
+    *(LLAMA_BF16, LLAMA_F16, LLAMA_Q8, LLAMA_Q4, IK_BF16, IK_Q8, VLLM),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +86,18 @@ class Ratio:
 
 def ratios() -> list[Ratio]:
     """Every line that compares engines in one shape, goals first, then the informative ones."""
-    peers = (LLAMA_BF16, VLLM)
+    peers, halves = (LLAMA_BF16, VLLM), (LLAMA_BF16, LLAMA_F16)
     lines: list[tuple[str, Phase, dict[int, float | None], str, str, tuple[str, ...]]] = [
         ("small", "decode", _SMALL, "bf16 ÷ the better of llama.cpp bf16 and vLLM-CPU", OURS_BF16, peers),
         ("small", "decode", {1: 1.8, 16: 1.5, 32: 1.4}, "INT8 ÷ our bf16", OURS_INT8, (OURS_BF16,)),
         ("small", "decode", {1: 2.0, 16: 2.5}, "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,)),
         ("tiny", "decode", {1: 2.0, 16: 4.0}, "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,)),
-        ("smollm2", "decode", {1: 1.5, 16: 2.0}, "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,)),
-        ("smollm2", "decode", {1: 1.5, 16: 2.5}, "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,)),
-        ("smollm2", "prefill", {512: None}, "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,)),
+        ("smollm2", "decode", _HALVES, "bf16 ÷ the better of llama.cpp bf16 and F16", OURS_BF16, halves),
+        ("smollm2", "prefill", {512: 1.3, 2048: 1.3}, "bf16 ÷ the better of the same", OURS_BF16, halves),
+        ("smollm2", "decode", {1: 1.7, 16: 2.5, 32: 2.5}, "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,)),
+        ("smollm2", "prefill", {512: 2.0}, "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,)),
+        ("smollm2", "decode", {1: 1.5, 16: 3.0}, "INT8 ÷ llama.cpp Q4_K_M", OURS_INT8, (LLAMA_Q4,)),
+        ("smollm2", "prefill", {512: 1.6}, "INT8 ÷ llama.cpp F16", OURS_INT8, (LLAMA_F16,)),
         ("small", "prefill", {2048: 1.0}, "bf16 ÷ vLLM-CPU", OURS_BF16, (VLLM,)),
         ("small", "decode", {16: 0.8}, "bf16, torch executor ÷ vLLM-CPU", OURS_TORCH, (VLLM,)),
         ("small", "prefill", {2048: 0.8}, "bf16, torch executor ÷ vLLM-CPU", OURS_TORCH, (VLLM,)),
@@ -110,6 +118,7 @@ def ratios() -> list[Ratio]:
 
 
 _SMALL: dict[int, float | None] = {1: 1.5, 4: 1.3, 16: 2.0, 32: 2.5}
+_HALVES: dict[int, float | None] = {1: 1.3, 4: 1.8, 16: 1.8, 32: 1.8}
 _INFORM: dict[int, float | None] = dict.fromkeys((1, 4, 16, 32))
 SPECULATION = Goal("MTP on the demo model, greedy, batch 1: tokens/s ÷ k = 0", 1.3)
 _UNITS = {"decode": "batch", "prefill": "tokens"}

@@ -9,8 +9,8 @@ DIR/smollm2...                        SmolLM2-135M-Instruct in the same forms, f
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.tools.importing.import_run import import_gguf
@@ -26,13 +26,17 @@ _ROUNDED = ("--no-trials", "--without", "fold", "search", "clip", "compensate", 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """One model in all its forms. If a form could not be made, its path is None and `absent` has the reason."""
+    """One model in all its forms. If a form could not be made, its path is None and `absent` has the reason.
+
+    `gguf_others`: further forms of llama.cpp by their names in its quantiser.
+    """
 
     bf16: Path
     int8: Path | None
     gguf_bf16: Path | None
     gguf_q8: Path | None
     absent: dict[str, str]
+    gguf_others: Mapping[str, Path | None] = field(default_factory=dict)
 
     def no_gguf(self, path: Path | None) -> str:
         """Why one of the peers' forms is missing; empty when it exists."""
@@ -64,7 +68,11 @@ def prepare_smollm2(folder: Path, peers: Peers) -> Checkpoints:
         import_gguf(packed, plain, "bfloat16", lambda _name, _done, _all: None)
     gguf = folder / f"{SMOLLM2}-bf16.gguf"
     unpack = [str(peers.llama.tool("llama-quantize")), "--allow-requantize", str(packed), str(gguf), "BF16"]
-    return _forms(plain, gguf, unpack, peers, {})
+    forms = _forms(plain, gguf, unpack, peers, {})
+    if forms.gguf_bf16 is None:
+        return forms
+    others = {name: _quantised(peers, packed, name, forms.absent) for name in ("F16", "Q4_K_M")}
+    return replace(forms, gguf_others=others)
 
 
 def prepare_gguf(folder: Path, llama: Llama, form: str) -> Path:
@@ -92,13 +100,19 @@ def _packed_smollm2(folder: Path) -> Path:
 
 def _forms(plain: Path, gguf: Path, make: Sequence[str], peers: Peers, absent: dict[str, str]) -> Checkpoints:
     """All forms, those of llama.cpp by its converter and quantiser."""
-    out, q8 = plain.with_name(f"{plain.name}-int8"), gguf.with_name(f"{plain.name}-Q8_0.gguf")
+    out = plain.with_name(f"{plain.name}-int8")
     command = [sys.executable, "-m", "serving.cli", "quantize", "--model", str(plain), "--out", str(out), *_ROUNDED]
     int8 = _made("int8", out, command, absent)
     gguf_bf16 = None if "gguf" in absent else _made("gguf", gguf, make, absent)
-    quantise = [str(peers.llama.tool("llama-quantize")), "--allow-requantize", str(gguf), str(q8), "Q8_0"]
-    gguf_q8 = None if gguf_bf16 is None else _made("gguf Q8_0", q8, quantise, absent)
+    gguf_q8 = None if gguf_bf16 is None else _quantised(peers, gguf, "Q8_0", absent)
     return Checkpoints(plain, int8, gguf_bf16, gguf_q8, absent)
+
+
+def _quantised(peers: Peers, source: Path, form: str, absent: dict[str, str]) -> Path | None:
+    """One of llama.cpp's forms of a GGUF file, beside it."""
+    target = source.with_name(f"{source.stem.removesuffix('-bf16')}-{form}.gguf")
+    command = [str(peers.llama.tool("llama-quantize")), "--allow-requantize", str(source), str(target), form]
+    return _made(f"gguf {form}", target, command, absent)
 
 
 def _made(what: str, target: Path, command: Sequence[str], absent: dict[str, str]) -> Path | None:

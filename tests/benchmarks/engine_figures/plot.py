@@ -13,7 +13,7 @@ _OURS = {
     OURS_PLAIN: "#5a9bd0",
     OURS_TORCH: "#9ec9e8",
 }
-_PEERS = tuple(COLORS[name][0] for name in ("orange", "red", "green", "violet", "grey"))
+_PEERS = tuple(COLORS[name][shade] for shade in (0, 1) for name in ("orange", "red", "green", "violet", "grey"))
 
 
 def plot(book: Book, path: Path, caption: str) -> None:

@@ -20,7 +20,7 @@ from tests.benchmarks.engine_figures.peers import Llama, Peers
 SHAPES = {
     "small": [*(("decode", batch) for batch in (1, 4, 16, 32)), ("prefill", 512), ("prefill", 2048)],
     "tiny": [("decode", 1), ("decode", 16)],
-    SMOLLM2: [("decode", 1), ("decode", 16), ("prefill", 512)],
+    SMOLLM2: [*(("decode", batch) for batch in (1, 4, 16, 32)), ("prefill", 512), ("prefill", 2048)],
 }
 _INT8_FORMS: dict[str, KvDtype] = {goals.OURS_INT8: "auto", goals.OURS_INT8_KV: "int8"}
 
@@ -47,6 +47,7 @@ class Run:
     Args:
         models: folder of the checkpoints.
         corpus: folder of the demo model's corpus; None = the line that needs held-out text is marked.
+        instructions: instruction set of our native executor; None = the processor's best.
         executor: of `ours bf16` and `ours INT8`.
         torch_too: measure the torch executor as well.
     """
@@ -58,6 +59,7 @@ class Run:
     executor: ExecutorKind
     torch_too: bool
     corpus: Path | None
+    instructions: str | None = None
     book: Book = field(default_factory=Book)
     rows: list[Row] = field(default_factory=list)
 
@@ -81,10 +83,10 @@ class Run:
 
     def _ours(self, forms: Checkpoints) -> dict[str, Open]:
         """This engine in all its forms."""
-        ours = partial(OurEngine, threads=self.threads)
+        ours = partial(OurEngine, threads=self.threads, instructions=self.instructions)
         openers: dict[str, Open] = {goals.OURS_BF16: partial(ours, forms.bf16, self.executor)}
         library = load()
-        short = library is not None and library.short_weights_pay
+        short = library is not None and self.instructions is None and library.short_weights_pay
         if self.executor != "torch" and self._present(goals.OURS_PLAIN, "" if short else "no short form here"):
             openers[goals.OURS_PLAIN] = partial(ours, forms.bf16, self.executor, short=False)
         for name, kv_dtype in _INT8_FORMS.items():
@@ -115,6 +117,7 @@ class Run:
             (goals.LLAMA_Q8, peers.llama_q8, forms.gguf_q8),
             (goals.IK_BF16, peers.ik, forms.gguf_bf16),
             (goals.IK_Q8, peers.ik, forms.gguf_q8),
+            *((f"llama.cpp {form}", peers.llama, gguf) for form, gguf in forms.gguf_others.items()),
         ]
         return [(n, peer, g if self._present(n, peer.absent or forms.no_gguf(g)) else None) for n, peer, g in found]
 
