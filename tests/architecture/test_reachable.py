@@ -22,6 +22,9 @@ BY_NAME = {
     "serving.scaling.dashboard.site.modules.cloudmatrix_pools": (
         "serving.scaling.dashboard.site.sitecustomize", '"modules"',
     ),
+    "serving.instance.live.image_writer": (
+        "serving.instance.live.compute_native", "from serving.instance.live.image_writer import main",
+    ),
     "serving.tools.compilation.worker": ("serving.tools.compilation.build", 'with_name("worker.py")'),
 }  # fmt: skip
 """Modules without an import statement for them: the module that starts each, and the code that does it."""

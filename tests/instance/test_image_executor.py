@@ -17,8 +17,7 @@ from serving.model.native.library import load
 from serving.values.step_plan import StepPlan
 from tests.cases.nightly import mostly_nightly
 from tests.instance.native_pair import BLOCK_TOKENS, HAND_OUT, MAX_ROWS, Feeder, logits_of, native_or_skip, prompt
-from tests.instance.test_native_families import ONE_OF_EACH
-from tests.model.families.checkpoints import CASES, write_family
+from tests.model.families.checkpoints import CASES, ONE_OF_EACH, write_family
 from tests.model.image_shelf import ImageShelf
 from tests.model.random_checkpoint import write_random_checkpoint
 

@@ -26,16 +26,12 @@ from tests.instance.native_pair import (
     same_logits_and_tokens,
     torch_executor,
 )
-from tests.model.families.checkpoints import CASES, write_family
+from tests.model.families.checkpoints import CASES, ONE_OF_EACH, write_family
 
 TOLERANCE = 1e-4
 PROMPT, TOKENS = 40, 24
 """Together the 64 tokens of context up to which small sparse models choose all, and small windows show all."""
 HERE = "tests/instance/test_native_families.py::"
-ONE_OF_EACH = (
-    *("glm4_moe_lite", "youtu halves", "deepseek_v32", "llama 3.1", "mistral beyond its window", "ministral3"),
-    *("smollm3", "qwen2", "qwen3_moe normalised", "gpt_oss", "glm4_moe"),
-)
 GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe", "gpt_oss")
 
 

@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.allocator import return_freed_memory
+from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ModelError
-from serving.ids import NodeId
+from serving.ids import NodeId, ReplicaId
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.live.model_part import Arena, AttachedPart, StepSettings
 from serving.instance.live.pool_access import PoolAccess
-from serving.kvpool.live.link_driver import Scope
-from serving.kvpool.live.model_cache import ModelCache
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
-from serving.model.image import Image, MappedImage, awaited_image, image_key
+from serving.model.image import Image, ImageStore, MappedImage, awaited_image, image_key
 from serving.model.kv_arena import KvArena
 from serving.model.native import library as native_library
 from serving.model.native.image_model import ImageModel
@@ -60,7 +59,7 @@ class ImageRequest:
 
     Args:
         dtype: `auto`, `float32` or `bfloat16`; version, coarse_drafts, short, bf16_results: as for `load_model`.
-        client, node, scope, secret, view: of its `ModelCache`.
+        replica, node, pool, secret, view: for the `PoolAccess` of the child.
     """
 
     folder: Path
@@ -69,9 +68,9 @@ class ImageRequest:
     coarse_drafts: bool
     short: bool
     bf16_results: bool
-    client: str
+    replica: ReplicaId
     node: NodeId
-    scope: Scope
+    pool: KvCacheConfig
     secret: str | ClusterSecrets = field(repr=False)
     view: PoolView
 
@@ -162,15 +161,15 @@ def _request(config: ServeConfig, place: InstancePlace, access: PoolAccess, libr
         coarse_drafts=config.engine.drafts_by_layer,
         short=short,
         bf16_results=model.expert_results == "bfloat16",
-        client=f"{place.replica}/writer",
+        replica=place.replica,
         node=place.node,
-        scope=access.config.scope,
+        pool=access.config,
         secret=access.secret,
         view=access.view(),
     )
 
 
-def _image(images: ModelCache, request: ImageRequest, key: str) -> MappedImage | None:
+def _image(images: ImageStore, request: ImageRequest, key: str) -> MappedImage | None:
     """The image, written by a child if it is missing."""
     image = images.load(key)
     if image is None and lacks_weights(request.folder):

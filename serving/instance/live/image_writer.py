@@ -8,7 +8,7 @@ import torch
 
 from serving.errors import ModelError
 from serving.instance.live.compute_native import ImageRequest
-from serving.kvpool.live.model_cache import ModelCache
+from serving.instance.live.pool_access import PoolAccess
 from serving.model.loader import product_forms, store_image
 
 
@@ -22,7 +22,9 @@ def write(request: ImageRequest, key: str) -> bool:
         coarse_drafts=request.coarse_drafts,
         short=request.short,
     )
-    images = ModelCache(request.client, request.node, request.secret, lambda: request.view, request.scope)
+    access = PoolAccess(lambda: request.view, request.secret, request.pool)
+    images = access.model_cache(request.replica, request.node)
+    assert images is not None, "the parent has one"
     try:
         dtype = getattr(torch, config.dtype if request.dtype == "auto" else request.dtype)
         return store_image(images, key, config, request.folder, dtype, forms)

@@ -75,10 +75,7 @@ class Instance:
         self.compute = compute = heavy(partial(make_compute, config, place, access))
         self.npus, self.kv = compute.npus, compute.kv
         arena_bytes = self.kv.count * self.kv.real_bytes
-        reserve = config.hardware.reserve_memory
-        self._segment = heavy(
-            partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1, reserve=reserve)
-        )
+        self._segment = heavy(partial(_make_segment, config, place, arena_bytes))
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = self._attach(config, arena, secrets)
@@ -317,6 +314,10 @@ class Instance:
 
 def _tells_times(config: ServeConfig) -> bool:
     return bool(config.gateway.timelines or config.gateway.trace_endpoint)
+
+
+def _make_segment(config: ServeConfig, place: InstancePlace, nbytes: int) -> UbSegment:
+    return UbSegment.create(place.segment_path, nbytes, max_regions=1, reserve=config.hardware.reserve_memory)
 
 
 def _run(work: Callable[[], Result]) -> Result:

@@ -88,13 +88,8 @@ class KvCacheDeployment:
         )
         # A folder under the server's own name: two servers of a pool never look for a free slot in the same one.
         ssd = place.ssd_folder if config.kvcache.ssd_mib else None
-        settings = replace(
-            settings,
-            ports=config.cluster.ports,
-            ssd_folder=ssd,
-            ssd_bytes=config.kvcache.ssd_mib * MIB,
-            reserve=config.hardware.reserve_memory,
-        )
+        ssd_bytes, reserve = config.kvcache.ssd_mib * MIB, config.hardware.reserve_memory
+        settings = replace(settings, ports=config.cluster.ports, ssd_folder=ssd, ssd_bytes=ssd_bytes, reserve=reserve)
         faults = FaultReader(faults_path(SHARED_MEMORY, session), place.name) if config.chaos.enabled else None
         if faults is not None:
             settings = replace(settings, disk_full=lambda: faults.active("full_disk") is not None)

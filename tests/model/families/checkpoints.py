@@ -108,6 +108,13 @@ def written_config(case: str) -> dict[str, Any]:
     return found
 
 
+ONE_OF_EACH = (
+    *("glm4_moe_lite", "youtu halves", "deepseek_v32", "llama 3.1", "mistral beyond its window", "ministral3"),
+    *("smollm3", "qwen2", "qwen3_moe normalised", "gpt_oss", "glm4_moe"),
+)
+"""Cases of one form of attention each."""
+
+
 def write_family(folder: Path, case: str, seed: int = 0, **changes: Any) -> Any:
     """Write a case's checkpoint. Returns: transformers' model of it, in float32, whose parts are typed in part."""
     config = family_config(case, **changes)
