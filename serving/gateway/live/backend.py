@@ -23,6 +23,7 @@ from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
+from serving.values.health import hangs
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
@@ -166,7 +167,7 @@ class LiveBackend:
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))
-        if link.hangs:
+        if hangs(status.progress_age_s, status.step_limit_s):
             asyncio.get_running_loop().call_soon(self.links.check_silence)
 
     def _on_up(self, link: InstanceLink) -> None:
