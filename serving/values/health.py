@@ -138,8 +138,8 @@ class Silence:
         return silent_too_long(now - max(received_at, self._awake_since), self._limit_s)
 
     def pause_s(self, received_at: Iterable[float], now: float) -> float:
-        """Time until the next round is due [s]: when the first peer reaches the limit, well before `look` takes the wait
-        for a pause of the watcher.
+        """Time until the next round is due [s]: when the first peer reaches the limit, but so soon that `look` does not
+        take the wait for a pause of the watcher.
         """
         ends = [max(at, self._awake_since) + self._limit_s for at in received_at]
         return max(LEAST_ROUND_S, min([self._limit_s / 8, *(end - now for end in ends)]))

@@ -6,7 +6,7 @@ Runs on the gateway's asyncio loop, single-threaded. All decisions are made by t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hardware.cost.model_config import load_shape
 from hardware.errors import HardwareError
@@ -18,11 +18,12 @@ from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.gateway_record import recorded
 from serving.gateway.core.losses import Losses
 from serving.gateway.live.generation import LiveGeneration
-from serving.gateway.live.pool_links import InstanceLink, LinkEvents, PoolLinks
+from serving.gateway.live.pool_links import Address, InstanceLink, LinkEvents, PoolLinks
 from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
+from serving.values.health import hangs
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
@@ -33,6 +34,10 @@ from serving.wire import messages as m
 
 logger = logging.getLogger(__name__)
 
+MEMBERS_PERIOD_S = 0.5
+"""Polling period of instances' facts; joins and leaves are notified immediately."""
+IDLE_MEMBERS_PERIOD_S = 4.0
+"""The same without requests: linked instances are asked for their facts when these are needed; ranks are not."""
 WAKE_PERIOD_S = 0.1
 """Maximum delay of waking the core."""
 
@@ -118,6 +123,11 @@ class LiveBackend:
         """Whether there are requests."""
         return bool(self._generations)
 
+    def listing_period_s(self, members: Sequence[Address]) -> float:
+        """Longest time between two listings of the members [s], given the last one."""
+        linked = all(self.links.link(one.replica) is not None and "shell" not in one.facts for one in members)
+        return IDLE_MEMBERS_PERIOD_S if linked and members and not self._generations else MEMBERS_PERIOD_S
+
     @property
     def starved(self) -> bool:
         """Whether a job or sequence waits because a role has no instance."""
@@ -157,7 +167,7 @@ class LiveBackend:
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))
-        if link.hangs:
+        if hangs(status.progress_age_s, status.step_limit_s):
             asyncio.get_running_loop().call_soon(self.links.check_silence)
 
     def _on_up(self, link: InstanceLink) -> None:

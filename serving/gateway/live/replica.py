@@ -37,7 +37,7 @@ from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
 from serving.gateway.core.kept_responses import KeepLimits
-from serving.gateway.live.backend import LiveBackend
+from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
 from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
@@ -63,10 +63,6 @@ from serving.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-MEMBERS_PERIOD_S = 0.5
-"""Polling period of instances' facts; joins and leaves are notified immediately."""
-IDLE_MEMBERS_PERIOD_S = 4.0
-"""The same while there are no requests and all members are linked instances, which are asked when facts are needed."""
 LEAST_MEMBERS_PERIOD_S = 0.02
 LINKS_S = 2.0
 """How long a gateway that joins a running system waits for its links before it accepts requests."""
@@ -252,7 +248,7 @@ class GatewayDeployment:
         reader = MemberReader()
         while True:
             try:
-                self._members = await reader.read(IDLE_MEMBERS_PERIOD_S if self._at_rest() else MEMBERS_PERIOD_S)
+                self._members = await reader.read(self._backend.listing_period_s(self._members))
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not respond (%s); keeping the links", type(error).__name__)
                 await asyncio.sleep(MEMBERS_PERIOD_S)
@@ -263,16 +259,9 @@ class GatewayDeployment:
                 self._backend.losses.retain({member.replica for member in self._members})
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
-    def _at_rest(self) -> bool:
-        links = self._backend.links
-        linked = all(one.is_instance and links.link(one.replica) is not None for one in self._members)
-        return linked and bool(self._members) and not self._backend.busy and not self._groups()
-
     async def _ask_facts(self) -> None:
-        """Get the latest counters of all instances and memory servers."""
-        if self._pool is None:
-            return await self._backend.links.ask_facts()
-        await asyncio.gather(self._backend.links.ask_facts(), self._pool.refresh(FACTS_S))
+        pool = [] if self._pool is None else [self._pool.refresh(FACTS_S)]
+        await asyncio.gather(self._backend.links.ask_facts(), *pool)
 
     def _publish(self) -> None:
         current = self._current()

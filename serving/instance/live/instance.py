@@ -67,9 +67,8 @@ class Instance:
         Raises: ModelError, ConfigError, HardwareError (too little HBM or UB memory).
         Effects: creates the instance's UB segment, and those of the compute.
         """
-        self.place = place
+        self.place, self._ports = place, config.cluster.ports
         secrets = ClusterSecrets.of(secret)
-        self._ports = config.cluster.ports
         access = PoolAccess(pool_view, secrets, config.kvcache) if pool_view is not None else None
         heavy = run_gently if gently else _run
         self.compute = compute = heavy(partial(make_compute, config, place, access))

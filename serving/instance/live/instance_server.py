@@ -70,17 +70,14 @@ class InstanceServer:
     ) -> None:
         """
         Args:
-            status_period_s: interval of status reports to gateways [s].
+            status_period_s, idle_period_s: interval of status reports to gateways, with and without sequences [s].
             trouble: returns the instances from which no KV blocks arrive.
             grammars: notified of arriving grammars, so that no step waits for their compilation.
-            idle_period_s: interval of status reports without sequences [s]; None = as with them.
         """
         self._grammars = grammars
         self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._idle_period_s = self._status_period_s if idle_period_s is None else idle_period_s
-        self._taken = asyncio.Event()
-        """Set when a sequence is received."""
         self._reports = LoadReports()
         self._welcome = welcome
         self._secrets = ClusterSecrets.of(secret)
@@ -265,7 +262,6 @@ class InstanceServer:
             return False
         self._owner[sequence_id] = connection
         self.taken += 1
-        self._taken.set()
         self._count()
         self._load_changed()
         return True
@@ -349,11 +345,7 @@ class InstanceServer:
 
     async def _status_forever(self) -> None:
         while True:
-            if not self._owner:
-                self._taken.clear()
-                with contextlib.suppress(TimeoutError):
-                    await within(self._taken.wait(), self._idle_period_s - self._status_period_s)
-            await asyncio.sleep(self._status_period_s)
+            await asyncio.sleep(self._status_period_s if self._owner else self._idle_period_s)
             self._send_status()
 
     def _load_changed(self) -> None:
