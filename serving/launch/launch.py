@@ -178,6 +178,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     interrupt.install()
     interrupt.raise_now()
     deploy_and_wait(config, cluster, say)
+    cluster.wait_for_dashboard()
     computing = computing_here()
     cluster.let_go()
     say(f"ready after {time.monotonic() - begun:.1f} s")

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.launch.banner import say
-from serving.launch.deploying import endpoint, is_ready
+from serving.launch.deploying import StartError, endpoint, is_ready
 from serving.launch.machine import any_free_port
+from serving.launch.patience import StartWait
 from serving.launch.ray_parts import (
     HelperTender,
     be_patient,
@@ -35,6 +37,7 @@ from serving.launch.ray_parts import (
     hide_command_line,
     keep_agents,
     leave_ray,
+    start_beside_dashboard,
     start_raylet_again,
 )
 from serving.launch.reaper import Reaper, remove
@@ -45,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes use it, in chunks."""
+CONNECT_S = 2.0
 WATCH_PERIOD_S = 1.0
 """Interval at which the launcher queries Ray for dead nodes [s]."""
 
@@ -91,6 +95,7 @@ class LocalCluster:
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
         keep_agents()
+        start_beside_dashboard()
         be_patient(say, self._asked)
         hide_command_line()
         if self._reaper is None:
@@ -165,6 +170,21 @@ class LocalCluster:
     def logs(self) -> str:
         """Folder of the session's logs."""
         return str(self.session.logs)
+
+    def wait_for_dashboard(self, pause_s: float = 0.05) -> None:
+        """Wait until Ray's dashboard answers: Ray's start continued without it.
+
+        Raises: StartError if it exits, or does not answer for as long as any other part may take.
+        """
+        place = urlsplit(self.dashboard_url)
+        start_wait = StartWait("Ray's dashboard", time.monotonic())
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((place.hostname, place.port), CONNECT_S):
+                return
+            ended = "it exited" if dead(self._nodes.head_node, "dashboard") else ""
+            if cause := start_wait.cause(time.monotonic(), 0, ended):
+                raise StartError(f"{cause} (logs: {self.logs})")
+            time.sleep(pause_s)
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
         """The gateway's URL if it is ready."""

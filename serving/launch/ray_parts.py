@@ -103,6 +103,35 @@ def keep_agents() -> None:
     services.start_ray_process = start_ray_process
 
 
+def start_beside_dashboard() -> None:
+    """Let Ray's start continue while its dashboard starts, which takes longer than the rest of it.
+
+    Effects: patches Ray's library, which waits for the dashboard's address in the control store; the address is known
+    before, so it is written there first. The caller waits for the dashboard itself.
+    """
+    import ray._common.network_utils as untyped_addresses  # heavy
+    import ray._private.services as untyped_services
+    from ray._private import ray_constants
+
+    services: Any = untyped_services
+    addresses: Any = untyped_addresses
+    start = services.start_api_server
+    if hasattr(start, "is_beside"):
+        return
+
+    def start_api_server(
+        include: bool, fails: bool, host: str, gcs: str, cluster: str, node: str, *arguments: Any, **options: Any
+    ) -> Any:
+        address = addresses.build_address(host if addresses.is_localhost(host) else node, options["port"])
+        services.GcsClient(address=gcs, cluster_id=cluster).internal_kv_put(
+            ray_constants.DASHBOARD_ADDRESS.encode(), address.encode(), True, ray_constants.KV_NAMESPACE_DASHBOARD
+        )
+        return start(include, fails, host, gcs, cluster, node, *arguments, **options)
+
+    start_api_server.is_beside = True  # type: ignore[attr-defined]
+    services.start_api_server = start_api_server
+
+
 def be_patient(say: Callable[[str], object], asked: Callable[[], bool]) -> None:
     """Make this process wait for Ray's GCS and nodes as long as they make progress, not for a fixed time.
 
