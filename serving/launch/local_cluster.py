@@ -42,12 +42,15 @@ from serving.launch.ray_parts import (
 )
 from serving.launch.reaper import Reaper, remove
 from serving.launch.system_files import system_file_prefixes
+from serving.launch.worker_seed import WorkerSeed
 
 logger = logging.getLogger(__name__)
 
 
 OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes use it, in chunks."""
+FORKED = {"RAY_worker_maximum_startup_concurrency": "16"}
+"""Ray starts one worker a core at a time, because each imports for a second; forks need not wait for each other."""
 CONNECT_S = 2.0
 WATCH_PERIOD_S = 1.0
 """Interval at which the launcher queries Ray for dead nodes [s]."""
@@ -58,6 +61,7 @@ class LocalCluster:
 
     Args:
         asked: whether a stop was requested, which ends a wait for Ray.
+        seed: forks Ray's workers; by default Ray starts them.
     Effects: owns this session's UB segments and its folder.
     """
 
@@ -67,8 +71,10 @@ class LocalCluster:
         session: SystemSession,
         health: HealthConfig | None = None,
         asked: Callable[[], bool] = lambda: False,
+        seed: WorkerSeed | None = None,
     ) -> None:
         self.session = session
+        self._seed = seed
         self._asked = asked
         self._config = config
         self._health = health or HealthConfig()
@@ -94,13 +100,15 @@ class LocalCluster:
         for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
-        keep_agents()
+        keep_agents(self._seed.client if self._seed is not None else ())
         start_beside_dashboard()
         be_patient(say, self._asked)
         hide_command_line()
         if self._reaper is None:
             self._reaper = Reaper(system_file_prefixes(self.session.name), self.session.pool_folder)
         self.session.set_environment(self._storage.environment)
+        if self._seed is not None:
+            self.session.set_environment(FORKED)
         from ray.cluster_utils import Cluster  # heavy, and only here
 
         nodes = self._config.nodes
@@ -200,6 +208,7 @@ class LocalCluster:
         Raises: RuntimeError, OSError from Ray if a process fails to start; retry then.
         """
         self._tend_reaper()
+        self._tend_seed()
         self._disk.tend()
         head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or its restart failed
@@ -232,6 +241,13 @@ class LocalCluster:
         except OSError as error:  # no process or memory available: the other parts must be tended nevertheless
             logger.warning("the process that cleans up after a killed launcher cannot be restarted (%s)", error)
 
+    def _tend_seed(self) -> None:
+        try:
+            if self._seed is not None and self._seed.tend():
+                logger.warning("the process from which workers are forked has died; it was replaced")
+        except OSError as error:
+            logger.warning("the process from which workers are forked cannot be restarted (%s)", error)
+
     def _sweep(self) -> None:
         """Remove segments of earlier starts, as replicas do, because there may be no replica."""
         if time.monotonic() < self._sweep_at:
@@ -247,6 +263,8 @@ class LocalCluster:
         with contextlib.ExitStack() as last_first:
             last_first.callback(self._remove_system_files, keep_logs=keep_logs)
             last_first.callback(end_started)
+            if self._seed is not None:
+                last_first.callback(self._seed.end)
             if self._nodes is not None:
                 last_first.callback(self._nodes.shutdown)
                 self._nodes = None

@@ -20,6 +20,7 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/cluster/host_environment.py",
     "serving/cluster/session.py",
     "serving/launch/agent_keeper.py",
+    "serving/launch/worker_seed.py",
     "loadgen/cli/build_endpoint.py",
     "serving/model/linear.py",
     "serving/model/native/build.py",

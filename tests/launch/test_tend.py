@@ -23,6 +23,7 @@ from serving.launch import system_files
 from serving.launch.deploying import StartError
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.ray_parts import HELPERS
+from serving.launch.worker_seed import WorkerSeed
 
 
 @dataclass
@@ -348,3 +349,15 @@ def test_a_start_waits_for_a_dashboard_that_still_starts_and_not_for_a_dead_one(
     nodes.head_node.kill("dashboard")
     with pytest.raises(StartError, match=r"Ray's dashboard failed: it exited \(logs: "):
         started.wait_for_dashboard()
+
+
+def test_a_seed_that_died_is_replaced(tmp_path: Path) -> None:
+    seed = WorkerSeed(tmp_path, ())
+    launcher = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path, "token"), seed=seed)
+    launcher._nodes = Nodes()
+    try:
+        seed.end()
+        assert launcher.tend() is None
+        assert not seed.tend(), "it runs again"
+    finally:
+        seed.end()
