@@ -89,7 +89,7 @@ class WorkerSeed:
 
         with listening:  # a client is refused at once only when the seed is dead
             return subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, str(listening.fileno()), *self._modules],
+                [sys.executable, "-m", __spec__.name, str(self._path), str(listening.fileno()), *self._modules],
                 env={**os.environ, **ENVIRONMENT, RAYLET: str(os.getpid())},
                 stdin=silent,
                 stdout=silent,
@@ -227,8 +227,8 @@ def end_with(raylet: int) -> None:
 
 
 if __name__ == "__main__":
-    place, *rest = sys.argv[1:]
-    if place.isdigit():
-        become_worker(serve(socket.socket(fileno=int(place)), rest))
+    path, first, *rest = sys.argv[1:]
+    if first.isdigit():
+        become_worker(serve(socket.socket(fileno=int(first)), rest))
     else:
-        client(place, rest)
+        client(path, [first, *rest])

@@ -45,6 +45,7 @@ def test_a_worker_is_a_fork_with_its_own_environment_and_files(seed: WorkerSeed,
     assert rest == [["--a=1"], "x", "/", True, 1]
     assert started not in (pid, parent)
     assert start(seed, tmp_path)[1][1] == parent, "both have the seed as parent"
+    assert bytes(tmp_path) in Path(f"/proc/{parent}/cmdline").read_bytes(), "`chaos` finds a session's processes by it"
 
 
 def test_another_command_runs_as_it_is(seed: WorkerSeed, tmp_path: Path) -> None:
