@@ -129,15 +129,19 @@ def run(arguments: argparse.Namespace) -> int:
         return dry_run(config, address) if arguments.dry_run else serve_on(config, address)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
+        from serving.launch.worker_seed import COMPUTING, PRELOADED, WorkerSeed
 
         session = enter()  # before the import of Ray, which reads the environment
+        computing = () if config.engine.executor == "simulated" else (COMPUTING,)
+        seed = WorkerSeed(session.folder, (*PRELOADED, *computing))
         try:
             with endings_as_interrupt():
                 from serving.launch.launch import serve_forever
         except BaseException:  # mostly Ctrl-C: the import of Ray takes seconds
+            seed.end()
             session.remove()
             raise
-        return serve_forever(config, session)
+        return serve_forever(config, session, seed)
 
 
 def _take_model(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,9 @@ from hardware.ub.process import ProcessStamp
 from serving.values.system_tally import IMPORTS, PROCESS, WEIGHTS
 
 UNPICKLED_S = 5.0
-"""Most time between the import of a replica's code and its construction, unless the process had imported it before."""
+"""Most time between the import of a replica's code, or the fork of a process that has it, and its construction, unless
+the process waited for work in between.
+"""
 
 
 class StartClock:
@@ -23,11 +25,13 @@ class StartClock:
         self, importing_since: float, imported_at: float, now: float | None = None, age_s: float | None = None
     ) -> None:
         self._began = now = time.monotonic() if now is None else now
-        fresh = now - imported_at <= UNPICKLED_S
         age_s = own_age_s() if age_s is None else age_s
+        forked = age_s < now - imported_at
+        fresh = min(age_s, now - imported_at) <= UNPICKLED_S
+        imports_s = imported_at - importing_since if fresh and not forked else 0.0
         self._phases = {
-            PROCESS: max(0.0, age_s - (now - importing_since)) if fresh else 0.0,
-            IMPORTS: imported_at - importing_since if fresh else 0.0,
+            PROCESS: max(0.0, age_s - (0.0 if forked else now - importing_since)) if fresh else 0.0,
+            IMPORTS: imports_s,
         }
 
     def serves(self, now: float | None = None) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ray import serve
 from ray.serve import Application
+from ray.serve._private import client as serve_client
 
 from serving.client.http_client import fetch
 from serving.cluster.disk_watch import full_disk
@@ -37,6 +38,8 @@ BOARD_S = 20.0
 """Deadline for a board that is still starting, on a busy machine."""
 TELL_PERIOD_S = 30.0
 """Interval at which a slow start reports what it waits for [s]."""
+POLL_S = 0.1
+"""Interval at which `serve.run` looks whether the application runs; Ray's own is 1 s, which a start would wait for."""
 _LAST_WORD_S = 5.0
 _NOT_PLACED = re.compile(
     r"have taken more than .* to be scheduled.*each replica: (?P<takes>\{.*?\}),"
@@ -161,6 +164,7 @@ def deploy(
     Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
     with_proxy = config.gateway.server == "serve"
+    serve_client.CLIENT_POLLING_INTERVAL_S = POLL_S  # type: ignore[attr-defined]
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(
         proxy_location="HeadOnly" if with_proxy else "Disabled",

@@ -25,6 +25,7 @@ from serving.launch.detached import notify_ready, taken_address
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
+from serving.launch.worker_seed import WorkerSeed
 from serving.terminal import ending_signals
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,16 @@ TEND_PERIOD_S = 0.25
 RETRY_PAUSE_S = 5.0
 
 
-def serve_forever(config: ServeConfig, session: SystemSession) -> int:
+def serve_forever(config: ServeConfig, session: SystemSession, seed: WorkerSeed | None = None) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP, then let requests finish. Call `preflight` first. Returns: the exit code.
 
+    Args:
+        seed: forks Ray's workers; started by the same thread, and stopped here. By default Ray starts them.
     Effects: all started processes are stopped in all cases. Logs are kept unless the stop was requested.
     """
     asked_by = taken_address()
     interrupt = Interrupt()
-    cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
+    cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked, seed)
     keep_logs = True
     try:
         code = _serve(config, cluster, interrupt, asked_by)
@@ -181,6 +184,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     interrupt.install()
     interrupt.raise_now()
     deploy_and_wait(config, cluster, say)
+    cluster.wait_for_dashboard()
     computing = computing_here()
     cluster.let_go()
     say(f"ready after {time.monotonic() - begun:.1f} s")

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.launch.banner import say
-from serving.launch.deploying import endpoint, is_ready
+from serving.launch.deploying import StartError, endpoint, is_ready
 from serving.launch.machine import any_free_port
+from serving.launch.patience import StartWait
 from serving.launch.ray_parts import (
     HelperTender,
     be_patient,
@@ -35,16 +37,21 @@ from serving.launch.ray_parts import (
     hide_command_line,
     keep_agents,
     leave_ray,
+    start_beside_dashboard,
     start_raylet_again,
 )
 from serving.launch.reaper import Reaper, remove
 from serving.launch.system_files import system_file_prefixes
+from serving.launch.worker_seed import WorkerSeed
 
 logger = logging.getLogger(__name__)
 
 
 OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes use it, in chunks."""
+FORKED = {"RAY_worker_maximum_startup_concurrency": "16"}
+"""Ray starts one worker a core at a time, because each imports for a second; forks need not wait for each other."""
+CONNECT_S = 2.0
 WATCH_PERIOD_S = 1.0
 """Interval at which the launcher queries Ray for dead nodes [s]."""
 
@@ -54,6 +61,7 @@ class LocalCluster:
 
     Args:
         asked: whether a stop was requested, which ends a wait for Ray.
+        seed: forks Ray's workers; by default Ray starts them.
     Effects: owns this session's UB segments and its folder.
     """
 
@@ -63,8 +71,10 @@ class LocalCluster:
         session: SystemSession,
         health: HealthConfig | None = None,
         asked: Callable[[], bool] = lambda: False,
+        seed: WorkerSeed | None = None,
     ) -> None:
         self.session = session
+        self._seed = seed
         self._asked = asked
         self._config = config
         self._health = health or HealthConfig()
@@ -90,12 +100,15 @@ class LocalCluster:
         for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
-        keep_agents()
+        keep_agents(self._seed.client if self._seed is not None else ())
+        start_beside_dashboard()
         be_patient(say, self._asked)
         hide_command_line()
         if self._reaper is None:
             self._reaper = Reaper(system_file_prefixes(self.session.name), self.session.pool_folder)
         self.session.set_environment(self._storage.environment)
+        if self._seed is not None:
+            self.session.set_environment(FORKED)
         from ray.cluster_utils import Cluster  # heavy, and only here
 
         nodes = self._config.nodes
@@ -167,6 +180,21 @@ class LocalCluster:
         """Folder of the session's logs."""
         return str(self.session.logs)
 
+    def wait_for_dashboard(self, pause_s: float = 0.05) -> None:
+        """Wait until Ray's dashboard answers: Ray's start continued without it.
+
+        Raises: StartError if it exits, or does not answer for as long as any other part may take.
+        """
+        place = urlsplit(self.dashboard_url)
+        start_wait = StartWait("Ray's dashboard", time.monotonic())
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((place.hostname, place.port), CONNECT_S):
+                return
+            ended = "it exited" if dead(self._nodes.head_node, "dashboard") else ""
+            if cause := start_wait.cause(time.monotonic(), 0, ended):
+                raise StartError(f"{cause} (logs: {self.logs})")
+            time.sleep(pause_s)
+
     def ready_gateways(self, config: ServeConfig) -> list[str]:
         """The gateway's URL if it is ready."""
         url = endpoint(config)
@@ -181,6 +209,7 @@ class LocalCluster:
         Raises: RuntimeError, OSError from Ray if a process fails to start; retry then.
         """
         self._tend_reaper()
+        self._tend_seed()
         self._disk.tend()
         head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or its restart failed
@@ -213,6 +242,13 @@ class LocalCluster:
         except OSError as error:  # no process or memory available: the other parts must be tended nevertheless
             logger.warning("the process that cleans up after a killed launcher cannot be restarted (%s)", error)
 
+    def _tend_seed(self) -> None:
+        try:
+            if self._seed is not None and self._seed.tend():
+                logger.warning("the process from which workers are forked has died; it was replaced")
+        except OSError as error:
+            logger.warning("the process from which workers are forked cannot be restarted (%s)", error)
+
     def _sweep(self) -> None:
         """Remove segments of earlier starts, as replicas do, because there may be no replica."""
         if time.monotonic() < self._sweep_at:
@@ -228,6 +264,8 @@ class LocalCluster:
         with contextlib.ExitStack() as last_first:
             last_first.callback(self._remove_system_files, keep_logs=keep_logs)
             last_first.callback(end_started)
+            if self._seed is not None:
+                last_first.callback(self._seed.end)
             if self._nodes is not None:
                 last_first.callback(self._nodes.shutdown)
                 self._nodes = None

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ _TOO_SLOW = ("timed out", "overloaded", "took too long")
 """Fragments of Ray's error messages after which a retried start may succeed."""
 _NEEDED = ("gcs_server", "raylet")
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+_WORKER = "--python_worker_command="
 
 
 class _Started:
@@ -82,9 +83,11 @@ def too_slow(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) or any(sign in str(error).lower() for sign in _TOO_SLOW)
 
 
-def keep_agents() -> None:
+def keep_agents(worker_client: Sequence[str] = ()) -> None:
     """Let raylets of this process survive their agents' death, and register started processes for `end_started`.
 
+    Args:
+        worker_client: command with which workers are forked, see `WorkerSeed.client`; by default Ray starts them.
     Effects: patches how Ray's library starts a process. Ray has no hook for it: the agents' commands are part of the
     raylet's command line, which is built at its start.
     """
@@ -95,12 +98,41 @@ def keep_agents() -> None:
         return
 
     def start_ray_process(command: list[str], *arguments: Any, **options: Any) -> Any:
-        info = start(kept(command), *arguments, **options)
+        info = start(kept(command, worker_client), *arguments, **options)
         _started.add(info.process, Path(command[0]).name)
         return info
 
     start_ray_process.keeps_agents = True  # type: ignore[attr-defined]
     services.start_ray_process = start_ray_process
+
+
+def start_beside_dashboard() -> None:
+    """Let Ray's start continue while its dashboard starts, which takes longer than the rest of it.
+
+    Effects: patches Ray's library, which waits for the dashboard's address in the control store; the address is known
+    before, so it is written there first. The caller waits for the dashboard itself.
+    """
+    import ray._common.network_utils as untyped_addresses  # heavy
+    import ray._private.services as untyped_services
+    from ray._private import ray_constants
+
+    services: Any = untyped_services
+    addresses: Any = untyped_addresses
+    start = services.start_api_server
+    if hasattr(start, "is_beside"):
+        return
+
+    def start_api_server(
+        include: bool, fails: bool, host: str, gcs: str, cluster: str, node: str, *arguments: Any, **options: Any
+    ) -> Any:
+        address = addresses.build_address(host if addresses.is_localhost(host) else node, options["port"])
+        services.GcsClient(address=gcs, cluster_id=cluster).internal_kv_put(
+            ray_constants.DASHBOARD_ADDRESS.encode(), address.encode(), True, ray_constants.KV_NAMESPACE_DASHBOARD
+        )
+        return start(include, fails, host, gcs, cluster, node, *arguments, **options)
+
+    start_api_server.is_beside = True  # type: ignore[attr-defined]
+    services.start_api_server = start_api_server
 
 
 def be_patient(say: Callable[[str], object], asked: Callable[[], bool]) -> None:
@@ -180,12 +212,17 @@ def hide_command_line() -> None:
     utils.get_entrypoint_name = lambda: "cloudmatrix serve"
 
 
-def kept(command: list[str]) -> list[str]:
-    """A raylet's command line with a keeper before each of its agents; any other command unchanged."""
+def kept(command: list[str], worker_client: Sequence[str] = ()) -> list[str]:
+    """A raylet's command line with a keeper before each of its agents, and a client of the seed before its workers' if
+    there is one; any other command unchanged.
+    """
     keeper = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_keeper.__file__))])
+    before = dict.fromkeys(_AGENTS, keeper)
+    if worker_client:
+        before[_WORKER] = subprocess.list2cmdline(worker_client)
     return [
-        f"{option}{keeper} {part.removeprefix(option)}"
-        if (option := next((name for name in _AGENTS if part.startswith(name)), ""))
+        f"{option}{before[option]} {part.removeprefix(option)}"
+        if (option := next((name for name in before if part.startswith(name)), ""))
         else part
         for part in command
     ]

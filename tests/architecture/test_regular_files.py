@@ -26,6 +26,7 @@ OUR_OWN = {
     "serving.launch.patience": "/proc",
     "serving.launch.machine": "/proc, /sys",
     "serving.launch.machine_checks": "/proc",
+    "serving.launch.worker_seed": "/proc",
     "serving.model.native.build": "the package's sources",
     "serving.faults.injected": "looks itself",
     "serving.tools.compilation.build": "the log of the compiler that it started",

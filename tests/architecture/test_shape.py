@@ -21,6 +21,7 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/cluster/session.py",
     "serving/launch/agent_keeper.py",
     "serving/launch/detached.py",
+    "serving/launch/worker_seed.py",
     "loadgen/cli/build_endpoint.py",
     "serving/model/linear.py",
     "serving/model/native/build.py",

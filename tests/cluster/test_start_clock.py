@@ -20,6 +20,13 @@ def test_a_process_that_had_the_code_already_took_no_time_for_it() -> None:
     assert clock.serves(now=108.6) == pytest.approx({"process": 0.0, "imports": 0.0, "weights": 2.0})
 
 
+def test_a_process_forked_with_the_code_imported_nothing() -> None:
+    clock = StartClock(importing_since=100.0, imported_at=101.5, now=160.0, age_s=0.3)
+    assert clock.serves(now=160.5) == pytest.approx({"process": 0.3, "imports": 0.0, "weights": 0.5})
+    idle = StartClock(importing_since=100.0, imported_at=101.5, now=160.0, age_s=50.0)
+    assert idle.serves(now=160.5)["process"] == 0.0
+
+
 def test_a_process_knows_its_age() -> None:
     code = (
         "import time; time.sleep(0.1); from serving.cluster.start_clock import own_age_s; print(own_age_s());"

@@ -91,6 +91,17 @@ class ProcessTable:
         self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
 
 
+def raylet_of(pid: int) -> int:
+    """Raylet of a worker: the one that it watches if it was forked from the launcher's seed, else its parent."""
+    table = ProcessTable.read()
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            watched = re.search(r"^Pid:\s+(\d+)$", entry.read_text(), re.MULTILINE)
+            if watched is not None and "raylet/raylet" in table.titles.get(int(watched[1]), ""):
+                return int(watched[1])
+    return table.parents[pid]
+
+
 BUSY_MACHINE = "Failed to get queue length from Replica"
 
 

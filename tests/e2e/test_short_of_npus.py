@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scaled import Scaled, asks, settled
-from tests.e2e.server import ProcessTable, wait_for
+from tests.e2e.server import raylet_of, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import small
 from tests.live.workload import Reference
@@ -69,7 +69,7 @@ def test_prefill_yields_to_decode_that_lost_its_node(server: Scaled, reference: 
         streams = Streams(server, asks(2, 4, 400))
         running = await streams.start()
         lost_at = time.monotonic()
-        os.kill(ProcessTable.read().parents[lost["pid"]], signal.SIGKILL)
+        os.kill(raylet_of(lost["pid"]), signal.SIGKILL)
         await asyncio.to_thread(settled, server, "prefill", 1)
         await asyncio.to_thread(settled, server, "decode", 1)
         print(f"decode has prefill's NPUs {time.monotonic() - lost_at:.1f} s after its node died")

@@ -24,7 +24,7 @@ from serving.cli.replay import EXIT_INCOMPLETE
 from tests.e2e.deaths import BACK_S, pid_of, pids_of, wait_for_the_dashboard
 from tests.e2e.listeners import addresses
 from tests.e2e.scaled import Scaled
-from tests.e2e.server import STOP_S, ProcessTable, stopped, wait_for
+from tests.e2e.server import STOP_S, ProcessTable, raylet_of, stopped, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import two_nodes
 from tests.live.workload import GREEDY, Ask, Reference, tokens, varied_asks
@@ -202,11 +202,6 @@ def test_rays_parts_die_at_once(server: Scaled, past: Past, reference: Reference
     server.wait_idle()
 
 
-def raylet_of(server: Scaled, pid: int) -> int:
-    """Raylet that started a replica."""
-    return ProcessTable.read().parents[pid]
-
-
 def test_a_node_is_killed_and_comes_back(server: Scaled, past: Past, reference: Reference) -> None:
     lose_a_node(server, past, reference, signal.SIGKILL)
 
@@ -218,11 +213,11 @@ def test_a_node_is_frozen_and_replaced(server: Scaled, past: Past, reference: Re
 
 def lose_a_node(server: Scaled, past: Past, reference: Reference, how: signal.Signals) -> None:
     """Signal the raylet without the gateway, under streams; wait until another node has its replicas."""
-    front = raylet_of(server, pid_of(server, ":gateway"))
+    front = raylet_of(pid_of(server, ":gateway"))
     replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
-    lost = [replica for replica in replicas if raylet_of(server, replica["pid"]) != front]
+    lost = [replica for replica in replicas if raylet_of(replica["pid"]) != front]
     assert lost, "no node holds all four"
-    raylet = raylet_of(server, lost[0]["pid"])
+    raylet = raylet_of(lost[0]["pid"])
     past.killed |= {replica["replica"] for replica in lost}
 
     async def scene() -> None:
@@ -247,10 +242,12 @@ def test_the_first_node_dies_and_everything_comes_back_by_itself(
     server: Scaled, past: Past, reference: Reference
 ) -> None:
     """The gateway is on it, so clients wait until another one serves."""
-    front = raylet_of(server, pid_of(server, ":gateway"))
+    front = raylet_of(pid_of(server, ":gateway"))
     replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
-    past.killed |= {one["replica"] for one in replicas if raylet_of(server, one["pid"]) == front}
+    past.killed |= {one["replica"] for one in replicas if raylet_of(one["pid"]) == front}
+    workers = [pid for pid, title in server.processes().items() if title.startswith("ray::Serve")]
     gone = [pid for pid, parent in ProcessTable.read().parents.items() if parent == front]
+    gone += [pid for pid in workers if raylet_of(pid) == front]
     os.kill(front, signal.SIGKILL)
     wait_for(lambda: not set(gone) & server.processes().keys(), "what ran there has ended", BACK_S, server.processes)
 

@@ -98,3 +98,5 @@ def test_only_agents_get_a_keeper() -> None:
     assert agent.startswith(f"--dashboard_agent_command={sys.executable} -I -S ")
     assert agent.endswith("agent_keeper.py python agent.py --head")
     assert kept(["gcs_server", "--port=0"]) == ["gcs_server", "--port=0"]
+    worker = kept(["raylet", "--python_worker_command=python default_worker.py"], ["python", "client.py"])
+    assert worker == ["raylet", "--python_worker_command=python client.py python default_worker.py"]

@@ -1,8 +1,10 @@
 """A start of Ray that failed on a busy machine is tried once more."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from serving.launch import launch, ray_parts
 from serving.launch.deploying import StartError
 from serving.launch.launch import Interrupt, Interrupted
 from serving.launch.local_cluster import ray_storage
-from serving.launch.ray_parts import end_started, too_slow
+from serving.launch.ray_parts import end_started, start_beside_dashboard, too_slow
 
 SLOW = Exception(
     "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
@@ -115,3 +117,30 @@ def test_the_second_try_knows_nothing_of_the_first(tmp_path: Path) -> None:
     storage.forget()
     assert not folder.exists()
     ray_storage("memory", SystemSession("abc123", tmp_path, "token")).forget()
+
+
+def test_ray_does_not_wait_for_its_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray polls the control store for the dashboard's address: it is there before the dashboard starts."""
+    from ray._private import services
+
+    kept: dict[bytes, bytes] = {}
+
+    class Store:
+        def __init__(self, address: str, cluster_id: str) -> None:
+            kept[b"asked"] = f"{address} {cluster_id}".encode()
+
+        def internal_kv_put(self, key: bytes, value: bytes, overwrite: bool, namespace: bytes) -> None:
+            assert (overwrite, namespace) == (True, b"dashboard")
+            kept[key] = value
+
+    parameters = list(inspect.signature(services.start_api_server).parameters)
+    assert parameters[2:6] == ["host", "gcs_address", "cluster_id_hex", "node_ip_address"], "Ray's own"
+    monkeypatch.setattr(services, "GcsClient", Store)
+    monkeypatch.setattr(services, "start_api_server", lambda *_, **__: dict(kept))
+    start_beside_dashboard()
+    start_beside_dashboard()
+    start_api_server: Any = services.start_api_server
+    local = start_api_server(True, True, "127.0.0.1", "gcs:1", "abc", "10.0.0.1", port=8265)
+    assert local == {b"asked": b"gcs:1 abc", b"dashboard": b"127.0.0.1:8265"}
+    everywhere = start_api_server(True, True, "0.0.0.0", "gcs:1", "abc", "10.0.0.1", port=8265)
+    assert everywhere[b"dashboard"] == b"10.0.0.1:8265"

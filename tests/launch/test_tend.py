@@ -1,6 +1,7 @@
 """Processes that the launcher restarts, on records of nodes like Ray's."""
 
 import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from serving.config.cluster import ClusterConfig
 from serving.faults.injected import faults_path
 from serving.launch import local_cluster as cluster_module
 from serving.launch import system_files
+from serving.launch.deploying import StartError
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.ray_parts import HELPERS
+from serving.launch.worker_seed import WorkerSeed
 
 
 @dataclass
@@ -333,3 +336,25 @@ def test_faults_of_a_killed_tester_go_with_the_system(tmp_path: Path, monkeypatc
         path.touch()
     LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token")).stop()
     assert (faults.exists(), others.exists()) == (False, True)
+
+
+def test_a_start_waits_for_a_dashboard_that_still_starts_and_not_for_a_dead_one() -> None:
+    started, nodes = cluster()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        nodes.head_node.webui_url = f"127.0.0.1:{listening.getsockname()[1]}"
+        started.wait_for_dashboard()
+    nodes.head_node.kill("dashboard")
+    with pytest.raises(StartError, match=r"Ray's dashboard failed: it exited \(logs: "):
+        started.wait_for_dashboard()
+
+
+def test_a_seed_that_died_is_replaced(tmp_path: Path) -> None:
+    seed = WorkerSeed(tmp_path, ())
+    launcher = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path, "token"), seed=seed)
+    launcher._nodes = Nodes()
+    try:
+        seed.end()
+        assert launcher.tend() is None
+        assert not seed.tend(), "it runs again"
+    finally:
+        seed.end()
