@@ -228,15 +228,17 @@ class InstanceDriver:
 
     def _tell(self, told: list[News]) -> None:
         """Send each owner its events in one call."""
-        by_owner: dict[Owner, list[News]] = {}
-        for one in told:
-            owner = self._owner_of(one.sequence_id)
-            if owner in by_owner:
-                by_owner[owner].append(one)
-            else:
-                by_owner[owner] = [one]
-        for owner, news in by_owner.items():
-            owner.hear(self.name, tuple(news))
+        owner_of = self._owner_of
+        first = owner_of(told[0].sequence_id)
+        if len(told) == 1:
+            first.hear(self.name, (told[0],))
+            return
+        owners = [owner_of(one.sequence_id) for one in told]
+        while owners:
+            first = owners[0]
+            first.hear(self.name, tuple([one for one, owner in zip(told, owners, strict=True) if owner is first]))
+            told = [one for one, owner in zip(told, owners, strict=True) if owner is not first]
+            owners = [owner for owner in owners if owner is not first]
 
     def _ticket(self, event: HandoffReady) -> HandoffTicket:
         extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)

@@ -256,8 +256,7 @@ class LiveSequence:
         """Prompt and output; append-only, read by running steps."""
         self.prompt_tokens = len(spec.prompt)
         self.stop_tokens = frozenset(sampling.stop_token_ids)
-        self.samples = sampling.max_tokens > 0
-        """False: only the prompt is computed (for its log-probabilities)."""
+        self.samples = sampling.max_tokens > 0  # otherwise only the prompt is computed, for its log-probabilities
         self.sample_order = SampleOrder(sampling, spec.prompt, self.output)
         self.blocks: list[BlockId] = []
         self.num_computed = 0
