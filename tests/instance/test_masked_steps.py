@@ -56,9 +56,9 @@ def test_a_preempted_sequence_is_computed_again_and_may_be_matched() -> None:
     bench.engine.add(spec("a"), 0.0)
     bench.step()
     (sequence,) = bench.engine.sequences.values()
-    assert (sequence.masked_from, sequence.reusable(10)) == (0, 0)
+    assert (sequence.masked_from, sequence.reusable(10), sequence.next_full) == (0, 0, 12)
     sequence.restart()
-    assert (sequence.masked_from, sequence.reusable(10)) == (NEVER_MASKED, 10)
+    assert (sequence.masked_from, sequence.reusable(10), sequence.next_full) == (NEVER_MASKED, 10, 0)
 
 
 def test_a_ticket_says_from_where_on_kv_was_masked() -> None:

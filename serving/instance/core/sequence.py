@@ -265,8 +265,7 @@ class LiveSequence:
         self.masked_tokens = 0  # computed while experts were masked, since the last report
         self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
-        self.num_published = 0
-        """Leading blocks that no longer need publishing."""
+        self.num_published = 0  # leading blocks that no longer need publishing
         self.next_full = 0  # computed tokens from which on another block may be full
         self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
         self.num_slid = 0  # leading rows of the table without their sliding blocks

@@ -106,7 +106,7 @@ class HashRing:
         found: list[str | None] = []
         for hash in hashes:
             arc = of_arc[hash[0] << 8 | hash[1]]
-            if type(arc) is str:
+            if isinstance(arc, str):
                 found.append(arc)
             elif arc is None:
                 found.append(self._owners[self._index(hash)][0])

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.eviction import EvictionPolicy, HeapOrder, make_policy
+from serving.kvpool.core.eviction import EvictionPolicy, HeapOrder, QueueOrder, make_policy
 
 POLICIES = ["lru", "lfu", "fifo", "cost"]
 
@@ -184,3 +184,15 @@ def test_many_outdated_items_are_put_right_at_once(name: str) -> None:
         policy.remove(version)
     assert len(policy._heap) <= 2 * len(policy) + HeapOrder.REBUILD_AFTER
     assert everything(policy) == list(range(3990, 4000))
+
+
+def test_many_uses_keep_the_order_and_no_void_places() -> None:
+    policy = filled("lru")
+    assert policy.coldest(1, lambda version: version != 0) == [1]
+    for _ in range(3000):
+        policy.touch([3, 1])
+    assert isinstance(policy, QueueOrder)
+    assert len(policy._log) < 3000
+    assert everything(policy) == [2, 3, 1]
+    policy.put_back(0)
+    assert everything(policy) == [0, 2, 3, 1]

@@ -63,6 +63,12 @@ def test_names_depend_on_nothing_that_was_named_before(
     assert used.names(tokens, ids, 77) == BlockNames(trace, engine).names(tokens, ids, 77)
 
 
+def test_an_id_after_other_ids_does_not_bring_their_names() -> None:
+    used = BlockNames(4, 4)
+    for ids in ((1, 5), (2, 5), (5, 1), (2, 5, 7), (3, 5, 7)):
+        assert used.names(4 * len(ids), ids, 0) == BlockNames(4, 4).names(4 * len(ids), ids, 0)
+
+
 def test_names_are_sixteen_spread_bytes_and_all_differ() -> None:
     namer = BlockNames(512, 128)
     names = namer.names(512 * 1000, tuple(range(500)), 0)
