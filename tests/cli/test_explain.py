@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from serving.cli.command_line import main
-from serving.cli.explain_page import GROUPS, explain_page
+from serving.cli.explain_page import explain_page
+from serving.gateway.api.pages.requests_page import GROUPS
 from serving.gateway.core import timeline
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
 from serving.values.expert_map import SessionTimes

@@ -260,8 +260,7 @@ class GatewayDeployment:
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
     async def _ask_facts(self) -> None:
-        pool = [] if self._pool is None else [self._pool.refresh(FACTS_S)]
-        await asyncio.gather(self._backend.links.ask_facts(), *pool)
+        await asyncio.gather(self._backend.links.ask_facts(), *([self._pool.refresh(FACTS_S)] if self._pool else []))
 
     def _publish(self) -> None:
         current = self._current()
@@ -302,7 +301,7 @@ class GatewayDeployment:
     async def _cluster(self) -> dict[str, Any]:
         """Response to `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
         await self._ask_facts()
-        view, metered = self._pool.view if self._pool is not None else None, self._metered
+        view, metered = None if self._pool is None else self._pool.view, self._metered
         return cluster_status(
             self._config,
             self._current(),

@@ -203,16 +203,14 @@ class InstanceEngine:
         return sequence
 
     def _release(self, order: Release, now: float) -> None:
-        """End an acknowledged or abandoned handoff; its blocks stay matchable until evicted, unless distrusted.
-
-        Unknown tickets are ignored: they have expired.
-        """
+        """End a handoff; its blocks stay matchable until evicted, unless distrusted. An unknown ticket has expired."""
         sequence = self._handoffs.find(order.ticket_id)
-        if sequence is not None:
-            self._note_work(now)
-            if order.distrust:
-                self._blocks.distrust(sequence)
-            self._end_handoff(sequence, HandoffEnd.RELEASED)
+        if sequence is None:
+            return
+        self._note_work(now)
+        if order.distrust:
+            self._blocks.distrust(sequence)
+        self._end_handoff(sequence, HandoffEnd.RELEASED)
 
     def _cancel(self, sequence_id: SequenceId, now: float) -> None:
         """Drop a sequence in any state; no events follow. Unknown ids are ignored."""

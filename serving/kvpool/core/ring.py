@@ -111,7 +111,8 @@ class HashRing:
             elif arc is None:
                 found.append(self._owners[self._index(hash)][0])
             else:
-                found.append(arc[1] if hash < arc[0] else arc[2])
+                point, before, after = arc
+                found.append(before if hash < point else after)
         return found
 
     def readers(self, hash: bytes) -> tuple[str, ...]:
