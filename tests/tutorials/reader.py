@@ -84,7 +84,8 @@ class Reader:
         if words[:2] == ["make", "serve"] and self._given:
             return
         if words[0] == "make":
-            words = [*words[:2], *(part for word in words[2:] for part in shlex.split(word.removeprefix("ARGS=").removeprefix("MODEL=")))]
+            given = (word.removeprefix("ARGS=").removeprefix("MODEL=") for word in words[2:])
+            words = [*words[:2], *(part for text in given for part in shlex.split(text))]
         arguments = [str(self._folder / word) if (self._folder / word).exists() else word for word in words[2:]]
         config = ROOT / "deploy" / "small.toml"
         if "--config" in arguments:
