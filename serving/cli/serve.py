@@ -4,11 +4,15 @@ import argparse
 import json
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
 from serving.cli.options import add_address, add_engine, add_set, address_of, configured, tell
 from serving.errors import ConfigError
 from serving.shipped import DEFAULT_CONFIG
+
+if TYPE_CHECKING:
+    from serving.config.serve import ServeConfig
 
 DESCRIPTION = """\
 Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
@@ -129,11 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
         return dry_run(config, address) if arguments.dry_run else serve_on(config, address)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
-        from serving.launch.worker_seed import COMPUTING, PRELOADED, WorkerSeed
+        from serving.launch.worker_seed import WorkerSeed
 
         session = enter()  # before the import of Ray, which reads the environment
-        computing = () if config.engine.executor == "simulated" else (COMPUTING,)
-        seed = WorkerSeed(session.folder, (*PRELOADED, *computing))
+        seed = WorkerSeed(session.folder, _preloaded(config))
         try:
             with endings_as_interrupt():
                 from serving.launch.launch import serve_forever
@@ -142,6 +145,17 @@ def run(arguments: argparse.Namespace) -> int:
             session.remove()
             raise
         return serve_forever(config, session, seed)
+
+
+def _preloaded(config: "ServeConfig") -> tuple[str, ...]:
+    """Modules that workers are forked with. Torch, 100 MiB, only where instances load weights themselves."""
+    from serving.launch.worker_seed import NATIVE, PRELOADED, TORCH
+
+    if config.engine.executor == "simulated":
+        return PRELOADED
+    of_pool = config.kvcache.replicas and config.kvcache.models and config.engine.executor != "torch"
+    alone = not any(pool.is_group for pool in config.pools.values())
+    return (*PRELOADED, NATIVE) if of_pool and alone else (*PRELOADED, NATIVE, TORCH)
 
 
 def _take_model(arguments: argparse.Namespace) -> None:

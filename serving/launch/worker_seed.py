@@ -40,8 +40,8 @@ PRELOADED = (
     "serving.scaling.live.scaling_board",
 )
 """What every worker of a system needs."""
-COMPUTING = "serving.instance.live.compute_torch"
-"""What an instance that computes needs in addition."""
+NATIVE, TORCH = "serving.instance.live.compute_native", "serving.instance.live.compute_torch"
+"""What an instance that computes needs in addition: on weights of the pool, or that it loads itself."""
 LENGTH = struct.Struct("!I")
 ENVIRONMENT_OPTION = "--serialized-runtime-env-context="
 SETUP, WORKER = "setup_worker.py", "default_worker.py"
