@@ -13,7 +13,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ModelError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.model import loader, parcel
+from serving.model import image, parcel
 from serving.model.loader import load_model
 from serving.model.parcel import lacks_weights, model_version, name_of, pack, unpack
 from serving.model.size import weight_bytes
@@ -73,15 +73,15 @@ def test_weights_that_an_instance_elsewhere_puts_into_the_pool_are_waited_for(
         if len(pauses) == 3:
             late.images |= shelf.images
 
-    monkeypatch.setattr("serving.model.loader.time.sleep", pause)
+    monkeypatch.setattr("serving.model.image.time.sleep", pause)
     model = load_model(travelled, images=late)
     assert model.config == load_model(STORYTELLER).config
     assert len(pauses) == 3
 
 
 def test_weights_that_do_not_come_are_waited_for_no_longer(travelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "IMAGE_WAIT_S", 0.01)
-    monkeypatch.setattr(loader, "_IMAGE_PAUSE_S", 0.001)
+    monkeypatch.setattr(image, "IMAGE_WAIT_S", 0.01)
+    monkeypatch.setattr(image, "_IMAGE_PAUSE_S", 0.001)
     with pytest.raises(ModelError, match="no memory server offers its weights"):
         load_model(travelled, images=ImageShelf())
 
