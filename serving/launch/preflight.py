@@ -70,8 +70,9 @@ def with_dies(config: ServeConfig, least_mib: int, tell: Callable[[str], None]) 
         tell: receives a line if that is too small.
     Raises: ModelError, ConfigError if the model cannot be read.
     """
-    enough = enough_mib(config, _weights(config, served_architecture(config)))
-    if enough > least_mib:
+    weights = _weights(config, served_architecture(config))
+    enough = enough_mib(config, weights)
+    if enough > least_mib and weights:  # a folder without any is refused by `preflight`
         tell(f"virtual dies of {enough} MiB instead of {least_mib}, to hold {config.model.served_name}")
     return replace(config, hardware=replace(config.hardware, hbm_per_die_mib=max(enough, least_mib)))
 

@@ -146,7 +146,7 @@ def test_equal_labels_are_told_apart_and_everything_is_spread(equal_hosts: RayHo
 
 
 def test_a_clock_that_is_an_hour_off_is_found_and_nothing_else(equal_hosts: RayHosts) -> None:
-    said = equal_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), check=False)
+    said = equal_hosts.cloudmatrix("left", "doctor", "--address", "auto", "--config", str(CONFIG), check=False)
     lines = [line for line in said.splitlines() if line.startswith("right (") and ": its clock is +3" in line]
     assert len(lines) == 1, said
     assert "1 problem found" in said

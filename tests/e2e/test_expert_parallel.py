@@ -104,6 +104,8 @@ def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int
 def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: Reference) -> None:
     some = [Ask(ask.prompt, GREEDY, ask.n) for ask in varied_asks(block_tokens=16, step_tokens=128)[:24]]
 
+    wait_for(lambda: len(server.replicas("decode")) == 2, "the gateway reaches both ranks", state=server.cluster)
+
     async def ask_all() -> list[object]:
         return await asyncio.gather(*(asyncio.to_thread(server.post, "/v1/completions", order(ask)) for ask in some))
 
@@ -209,7 +211,7 @@ def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Referenc
     assert kill_under_streams(server, reference, 1, shell) == Seen(STREAMS, 0, 0, STREAMS * LENGTH)
     wait_for(lambda: len(shells(server) - {shell}) == 1, "another shell holds both", state=server.cluster)
     settled(server, "decode", 1)
-    assert ranks(server) == before, "the same processes, under their names"
+    wait_for(lambda: ranks(server) == before, "the same processes, under their names", state=server.cluster)
 
 
 def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference) -> None:

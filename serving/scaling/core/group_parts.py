@@ -169,11 +169,12 @@ class GroupParts:
         return [one for one in self._groups(snapshot) if one.parts and one.wanted]
 
     def _groups(self, snapshot: ClusterSnapshot) -> list[SizedInstance]:
-        """All groups: serving ones, starting ones, and draining ones, whose `wanted` is 0."""
-        return [
-            self._group(replica, snapshot.instances_of(replica.name))
-            for replica in snapshot.deployments[DECODE].replicas
-        ]
+        """All groups: serving ones, starting ones, and draining ones, whose `wanted` is 0; none before Serve knows the
+        pool.
+        """
+        pool = snapshot.deployments.get(DECODE)
+        replicas = () if pool is None else pool.replicas
+        return [self._group(replica, snapshot.instances_of(replica.name)) for replica in replicas]
 
     def _group(self, replica: SeenReplica, ranks: Sequence[SeenMember]) -> SizedInstance:
         leaves = replica.phase is ReplicaPhase.DRAINING

@@ -21,7 +21,7 @@ from serving.cluster.membership import DISK_FULL, NAMESPACE, Member, post_order,
 from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.cluster.node_numbers import NodeNumbers, NodeTable, number_nodes
 from serving.cluster.nodes import ON_HEAD_NODE
-from serving.cluster.serve_replicas import paced_details, scale_down
+from serving.cluster.serve_replicas import scale_down
 from serving.deadline import within
 from serving.errors import LedgerError, SilentError
 from serving.ids import NodeId
@@ -75,9 +75,7 @@ class RayCluster:
     async def poll(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """Snapshot of the cluster, see `ClusterPort.poll`."""
         details, nodes, members, cache = await asyncio.gather(
-            self._ask(
-                CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.__ray_call__.remote(paced_details, self._app)
-            ),
+            self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
             self._list_nodes(),
             self._or_none(MEMBERSHIP, lambda actor: read_members(actor)),
             self._or_none(POOL_CONTROL, lambda actor: actor.view.remote()) if self._with_cache else _nothing(),

@@ -119,7 +119,7 @@ def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
     two_hosts.hosts.run("right", "sh", "-c", " && ".join(injure))
     try:
         ports = ("--set", 'cluster.port_range="30000-30019"')
-        sick = two_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), *ports, check=False)
+        sick = two_hosts.cloudmatrix("left", "doctor", "--address", "auto", "--config", str(CONFIG), *ports, check=False)
     finally:
         two_hosts.hosts.run("right", "sh", "-c", "; ".join(heal))
     assert f"{right}: has no {MODEL}: it gets small files from" in sick
