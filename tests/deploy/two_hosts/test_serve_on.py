@@ -118,8 +118,8 @@ def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
     heal = (f"umount {MODEL}", "rm /dev/shm/others", f"umount {VERSION}", f"ip rule delete {blocked}")
     two_hosts.hosts.run("right", "sh", "-c", " && ".join(injure))
     try:
-        ports = ("--set", 'cluster.port_range="30000-30019"')
-        sick = two_hosts.cloudmatrix("left", "doctor", "--address", "auto", "--config", str(CONFIG), *ports, check=False)
+        words = ("--address", "auto", "--config", str(CONFIG), "--set", 'cluster.port_range="30000-30019"')
+        sick = two_hosts.cloudmatrix("left", "doctor", *words, check=False)
     finally:
         two_hosts.hosts.run("right", "sh", "-c", "; ".join(heal))
     assert f"{right}: has no {MODEL}: it gets small files from" in sick
