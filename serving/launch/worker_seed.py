@@ -162,8 +162,9 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> socket.socket:
 
     Returns: the client's connection, in each fork only.
     """
-    for name in modules:
-        importlib.import_module(name)
+    load(modules)
+    if forks_draw_alike():
+        raise SystemExit("forks of this process would use equal ids: workers start without it")
     gc.collect()
     gc.freeze()  # forks share these objects' pages while nothing writes to them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
@@ -174,6 +175,44 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> socket.socket:
                 listening.close()
                 return connection
         connection.close()
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import modules without a draw of Ray's generator of ids, which every fork would then continue alike.
+
+    Two workers with the same "random" object id end each other. Ray draws at import for classes of actors only.
+    """
+    actor = importlib.import_module("ray.actor")
+    drawn = actor.ActorClassID
+
+    class Fresh:
+        """Ids of actor classes from the kernel."""
+
+        @staticmethod
+        def from_random() -> object:
+            return drawn(os.urandom(drawn.size()))
+
+    actor.ActorClassID = Fresh
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    finally:
+        actor.ActorClassID = drawn
+
+
+def forks_draw_alike() -> bool:
+    """Whether two forks of this process draw the same id from Ray's generator."""
+    draw, drawn = importlib.import_module("ray").ObjectRef.from_random, []
+    for _ in range(2):
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(writing, draw().binary())
+            os._exit(0)
+        os.close(writing)
+        drawn.append(os.read(reading, 64))
+        os.close(reading)
+        os.waitpid(child, 0)
+    return drawn[0] == drawn[1]
 
 
 def become_worker(connection: socket.socket) -> None:

@@ -92,3 +92,13 @@ def test_a_worker_ends_with_its_raylet(seed: WorkerSeed, tmp_path: Path) -> None
             assert worker.stdout.readline() == "runs\n"
             raylet.kill()
             assert worker.stdout.read() == "", "closed by its end"
+
+
+@pytest.mark.parametrize(
+    ("imports", "alike"), [("load((*PRELOADED, NATIVE, TORCH))", False), ("import ray.serve", True)]
+)
+def test_workers_draw_different_ids(imports: str, alike: bool) -> None:
+    """Two workers with one object id end each other, and the start waits for them. Ray's own import order is alike."""
+    code = f"from serving.launch.worker_seed import *\n{imports}\nprint(forks_draw_alike())"
+    drawn = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert drawn.stdout == f"{alike}\n"
