@@ -182,8 +182,8 @@ def load(modules: Sequence[str]) -> None:
 
     Two workers with the same "random" object id end each other. Ray draws at import for classes of actors only.
     """
-    actor = importlib.import_module("ray.actor")
-    drawn = actor.ActorClassID
+    names = vars(importlib.import_module("ray.actor"))
+    drawn = names["ActorClassID"]
 
     class Fresh:
         """Ids of actor classes from the kernel."""
@@ -192,12 +192,12 @@ def load(modules: Sequence[str]) -> None:
         def from_random() -> object:
             return drawn(os.urandom(drawn.size()))
 
-    actor.ActorClassID = Fresh
+    names["ActorClassID"] = Fresh
     try:
         for name in modules:
             importlib.import_module(name)
     finally:
-        actor.ActorClassID = drawn
+        names["ActorClassID"] = drawn
 
 
 def forks_draw_alike() -> bool:
