@@ -113,35 +113,44 @@ def asks(seed: int = 1) -> list[Ask]:
     return [Ask(tokens(rng, PROMPT), SAMPLING) for _ in range(REQUESTS)]
 
 
-async def _read(generation: LiveGeneration) -> tuple[bool, bool, int]:
-    """Read a request. Returns: whether it finished, whether it was resumed, and its tokens."""
-    count, resumed = 0, False
+async def _read(generation: LiveGeneration, counts: list[int], index: int) -> tuple[bool, bool]:
+    """Read a request. Returns: whether it finished, and whether it was resumed. Effects: counts its tokens."""
+    resumed = False
     try:
         while updates := await generation.next():
             for update in updates:
-                count += len(update.news.tokens)
+                counts[index] += len(update.news.tokens)
                 resumed = resumed or update.resumptions > 0
     except ServingError:
-        return False, resumed, count
-    return True, resumed, count
+        return False, resumed
+    return True, resumed
 
 
-async def told(generations: Sequence[LiveGeneration]) -> Seen:
-    """Outcome of these requests, read to their ends."""
+async def told(generations: Sequence[LiveGeneration], counts: list[int] | None = None) -> Seen:
+    """Outcome of these requests, read to their ends.
+
+    Args:
+        counts: tokens of each so far.
+    """
+    counts = [0] * len(generations) if counts is None else counts
     async with asyncio.timeout(harness.PATIENCE_S):
-        read = await asyncio.gather(*map(_read, generations))
+        read = await asyncio.gather(*(_read(one, counts, index) for index, one in enumerate(generations)))
     finished = sum(one[0] for one in read)
-    return Seen(finished, len(read) - finished, sum(one[1] for one in read), sum(one[2] for one in read))
+    return Seen(finished, len(read) - finished, sum(one[1] for one in read), sum(counts))
 
 
 async def met_live(pools: Pools, misfortune: Callable[[Pools], Awaitable[None]]) -> Seen:
-    """Inject the fault while every stream is being decoded."""
+    """Inject the fault while every stream is being decoded.
+
+    And while the gateway knows: what an instance has adopted but not reported yet goes back without a resumption.
+    """
     _pace(pools, 0.01)
-    generations = [pools.submit(ask) for ask in asks()]
-    await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
+    counts = [0] * REQUESTS
+    reading = asyncio.create_task(told([pools.submit(ask) for ask in asks()], counts))
+    await until(lambda: min(counts) > 1 and _decoding(pools) == REQUESTS, "all are being decoded")
     await misfortune(pools)
     _pace(pools, 0.0)
-    return await told(generations)
+    return await reading
 
 
 def _decoding(pools: Pools) -> int:
