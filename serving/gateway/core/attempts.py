@@ -74,6 +74,11 @@ class Attempts:
         return self.in_a_row < self._max_failures
 
     @property
+    def notified(self) -> bool:
+        """Whether its present instance has delivered tokens."""
+        return self._notified
+
+    @property
     def on_trial(self) -> bool:
         """Whether it may only be tried alone."""
         return self.losses >= TRIAL_LOSSES

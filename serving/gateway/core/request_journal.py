@@ -3,9 +3,8 @@
 The phases are those of `JournalPhase`. Each submission to an instance has its own id, `<sequence>@<number>`. An event
 of any submission but the live one is late: it changes no state, and its instance receives a cancel. An event contains
 the position of its first token, so no token is delivered twice, and a missing frame shows as a gap and causes a
-resubmission.
-Draining is not a failure: sequences that a draining instance declines or wants moved are resubmitted to another
-instance without counting a failure.
+resubmission. Draining is not a failure: sequences that a draining instance declines or wants moved are resubmitted
+elsewhere without counting one.
 Methods return the commands to carry out, in order; this module neither waits nor sends.
 """
 
@@ -232,7 +231,7 @@ class SequenceJournal:
         return (*commands, *self._elsewhere())
 
     def _on_lost(self, sequence_id: SequenceId, reason: str) -> Commands:
-        """Resubmit a sequence that failed at its instance, or at the source of its pull, and was dropped there."""
+        """Resubmit a sequence that failed and was dropped at its instance, or at the source of its pull."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         if self._ticket is not None and not self._is_at_source():
@@ -247,12 +246,13 @@ class SequenceJournal:
         """Handle the loss of an instance. While its blocks are being pulled, the result of the pull decides instead.
 
         Args:
-            still_since: gateway time since which it made no progress [s]; a submission sent later did not fail there.
+            still_since: gateway time since which it made no progress [s]; a later submission without a token is no loss.
             together: another instance was lost just before; a sequence affected by both counts a single failure.
         """
         if self.phase in AT_INSTANCE and self.replica == replica:
             self._live_id = None
-            if still_since is not None and still_since < self._sent_at and not self._is_at_source():
+            early = still_since is not None and still_since < self._sent_at
+            if early and not (self.attempts.notified or self._is_at_source()):
                 return self._elsewhere()
             tried = self.attempts.lost()
             if not self.attempts.on_trial:

@@ -275,3 +275,13 @@ def test_a_handoff_is_decoded_at_its_source() -> None:
         "which has ended there: nothing happens"
     )
     assert journal.on_instance_event(Lost(sid(2), "expired")) == (NeedPrefill(4, (P0,)),)
+
+
+def test_an_instance_that_brought_tokens_is_lost_whatever_its_last_report_says() -> None:
+    """Its report may be older than the submission, although it has worked on it since."""
+    for brings, counted in ((True, 1), (False, 0)):
+        journal = decoding()
+        if brings:
+            journal.on_instance_event(Tokens(sid(2), 1, (12,)))
+        assert journal.instance_lost(D0, still_since=0.0)
+        assert journal.attempts.total == counted
