@@ -18,7 +18,9 @@ class _Shipped(Setup):
     """The configuration that is served by default."""
 
     def toml(self) -> str:
-        return (ROOT / "deploy" / "small.toml").read_text() + "[cluster]\ndashboard_port = 0\n"
+        shipped, models = ROOT / "deploy" / "small.toml", ROOT / "deploy" / "models"
+        text = shipped.read_text().replace('path = "models/', f'path = "{models}/')
+        return f"{text}[cluster]\ndashboard_port = 0\n"
 
 
 def memory(model: Path, repeats: int) -> list[Figure]:

@@ -246,7 +246,7 @@ class SequenceJournal:
         """Handle the loss of an instance. While its blocks are being pulled, the result of the pull decides instead.
 
         Args:
-            still_since: gateway time since which it made no progress [s]; a later submission without a token is no loss.
+            still_since: gateway time since which it made no progress [s]; a later submission without tokens is none.
             together: another instance was lost just before; a sequence affected by both counts a single failure.
         """
         if self.phase in AT_INSTANCE and self.replica == replica:
