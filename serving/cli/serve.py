@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _preloaded(config: "ServeConfig") -> tuple[str, ...]:
-    """Modules that workers are forked with. Torch, 100 MiB, only where instances load weights themselves."""
+    """Modules to import before workers are forked; torch (100 MiB) only if instances load weights themselves."""
     from serving.launch.worker_seed import NATIVE, PRELOADED, TORCH
 
     if config.engine.executor == "simulated":
@@ -163,8 +163,8 @@ def _take_model(arguments: argparse.Namespace) -> None:
 
     Raises: ConfigError if two are given, or there is no such model; ModelError.
     Effects: `arguments.model` is a folder or a model of the Hub; flags that stand for a key become settings, before
-        those of --set; may import the model. `arguments.least_dies`: the file's size of a die [MiB], where a larger
-        model makes it grow: the dies are virtual, and nobody knows a model's size by heart.
+        those of --set; may import the model. `arguments.least_dies`: die size of the file [MiB], if it may be increased
+        to fit the model; dies are virtual, and few users know a model's size.
     """
     if arguments.model is not None and arguments.model_flag is not None:
         raise ConfigError("MODEL and --model are the same: give one of them")

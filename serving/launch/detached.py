@@ -1,7 +1,7 @@
-"""`cloudmatrix serve --detach`: the same command in the background, and how it says that it serves.
+"""`cloudmatrix serve --detach`: runs the same command in the background and waits until it is ready.
 
-It says so as to systemd: a datagram READY=1 to the socket that NOTIFY_SOCKET names (sd_notify(3)), so that a unit of
-Type=notify works, too.
+Readiness is reported with systemd's protocol, sd_notify(3): a datagram READY=1 to the socket in NOTIFY_SOCKET.
+A systemd unit with Type=notify therefore works as well.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from serving.cluster.session import temporary_folder
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 OUTPUT = "cloudmatrix-serve-"
-"""Begin of the names of files with the output of starts in the background."""
+"""Prefix of the files that hold the output of background starts."""
 _READY = b"READY=1"
 _POLL_S = 0.1
 
 
 def taken_address() -> str | None:
-    """The socket of whoever started this process. Effects: removes the variable: Ray's processes must not use it."""
+    """The value of NOTIFY_SOCKET, if set. Effects: removes the variable, so that Ray's processes do not inherit it."""
     return os.environ.pop(NOTIFY_SOCKET, None)
 
 
 def notify_ready(address: str | None) -> None:
-    """Tell who started this process that it serves.
+    """Report readiness to the parent process or service manager. Errors are ignored.
 
     Args:
-        address: of a datagram socket: a path, or a name after `@`; None = nobody asked.
+        address: datagram socket, as a path or as `@` and an abstract name; None = no report is wanted.
     """
     if not address:
         return
@@ -42,10 +42,10 @@ def notify_ready(address: str | None) -> None:
 
 
 def start_detached() -> int:
-    """Start this command again without `--detach`, in a session of its own; show its output until it serves.
+    """Run this command again without `--detach` in a new session, and print its output until it is ready.
 
-    Returns: 0 once it serves; its exit code if it ended before; 130 after Ctrl-C, which ends it.
-    Effects: its output goes on into a file of the temporary folder.
+    Returns: 0 when it is ready; its exit code if it exits first; 130 after Ctrl-C, which stops it.
+    Effects: its later output is written to a file in the temporary folder.
     """
     command = [sys.executable, *(word for word in sys.orig_argv[1:] if word != "--detach")]
     file, name = tempfile.mkstemp(prefix=OUTPUT, suffix=".log", dir=temporary_folder())
@@ -54,7 +54,7 @@ def start_detached() -> int:
         open(name, "rb") as shown,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
     ):
-        ready.bind("")  # the kernel chooses an abstract name, which needs no file
+        ready.bind("")  # the kernel assigns an abstract name
         environment = {**os.environ, NOTIFY_SOCKET: "@" + ready.getsockname()[1:].decode()}
         child = subprocess.Popen(
             command,
@@ -68,12 +68,12 @@ def start_detached() -> int:
     if code is None:
         print(f"In the background, as process {child.pid}; `cloudmatrix stop` ends it; its output: {name}")
         return 0
-    Path(name).unlink()  # it has been shown whole
+    Path(name).unlink()  # all of it was printed
     return code
 
 
 def _follow(child: "subprocess.Popen[bytes]", ready: socket.socket, shown: BinaryIO) -> int | None:
-    """Print what a child writes until it serves or ends. Returns: its exit code; None if it serves."""
+    """Print the child's output until it is ready or exits. Returns: its exit code; None if it is ready."""
     try:
         while True:
             ended = child.poll()

@@ -164,7 +164,7 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> socket.socket:
     """
     load(modules)
     if forks_draw_alike():
-        raise SystemExit("forks of this process would use equal ids: workers start without it")
+        raise SystemExit("forks of this process would generate the same IDs; workers start without it")
     gc.collect()
     gc.freeze()  # forks share these objects' pages while nothing writes to them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
@@ -178,15 +178,16 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> socket.socket:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import modules without a draw of Ray's generator of ids, which every fork would then continue alike.
+    """Import modules without using Ray's random ID generator.
 
-    Two workers with the same "random" object id end each other. Ray draws at import for classes of actors only.
+    All forks would inherit its state and produce the same IDs, and a worker crashes when another one has created its
+    object ID. At import, Ray generates IDs for actor classes only.
     """
     names = vars(importlib.import_module("ray.actor"))
     drawn = names["ActorClassID"]
 
     class Fresh:
-        """Ids of actor classes from the kernel."""
+        """Generates actor class IDs from the kernel's random numbers instead."""
 
         @staticmethod
         def from_random() -> object:
@@ -201,7 +202,7 @@ def load(modules: Sequence[str]) -> None:
 
 
 def forks_draw_alike() -> bool:
-    """Whether two forks of this process draw the same id from Ray's generator."""
+    """Whether two forks of this process generate the same ID with Ray's generator."""
     draw, drawn = importlib.import_module("ray").ObjectRef.from_random, []
     for _ in range(2):
         reading, writing = os.pipe()

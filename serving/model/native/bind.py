@@ -1,8 +1,6 @@
 """A model in the native library's form: one struct of addresses that keeps all referenced objects alive."""
 
-import ctypes
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -18,8 +16,6 @@ from serving.model.model import Block, Model, MtpLayer
 from serving.model.native import layout
 from serving.model.native.image_model import ExpertShapes, model_sizes
 from serving.model.native.panels import PanelHeads, PanelLinear
-
-_Struct = TypeVar("_Struct", bound=ctypes.Structure)
 
 _FORMS = {torch.float32: layout.Form.F32, torch.bfloat16: layout.Form.BF16}
 
@@ -47,10 +43,10 @@ class BoundModel:
             norm_eps=model.norm.eps,
             rope_frequencies=self._floats(torch.tensor(model.config.rope.inverse_frequencies(model.config.rope_dim))),
             embed=self._address(model.embed),
-            blocks=self._array(layout.NativeBlock, [self._block(block) for block in model.blocks]),
+            blocks=layout.array_of(layout.NativeBlock, [self._block(block) for block in model.blocks], self._kept),
             norm=self._norm(model.norm),
             head=self._linear(model.head),
-            draft=self._array(layout.NativeDraftLayer, [self._draft(layer) for layer in model.mtp[:1]]),
+            draft=layout.array_of(layout.NativeDraftLayer, [self._draft(layer) for layer in model.mtp[:1]], self._kept),
         )
 
     def _block(self, block: Block) -> layout.NativeBlock:
@@ -93,8 +89,8 @@ class BoundModel:
         if shapes is not None:
             gate_up = [one if one.out_features else shapes[0] for one in gate_up]
             down = [one if one.out_features else shapes[1] for one in down]
-        bound.expert_gate_up = self._array(layout.NativeLinear, gate_up)
-        bound.expert_down = self._array(layout.NativeLinear, down)
+        bound.expert_gate_up = layout.array_of(layout.NativeLinear, gate_up, self._kept)
+        bound.expert_down = layout.array_of(layout.NativeLinear, down, self._kept)
 
     def _draft(self, layer: MtpLayer) -> layout.NativeDraftLayer:
         return layout.NativeDraftLayer(
@@ -129,13 +125,6 @@ class BoundModel:
         values = values.contiguous()
         self._kept.append(values)
         return values.data_ptr()
-
-    def _array(self, kind: type[_Struct], items: Sequence[_Struct]) -> "ctypes._Pointer[_Struct] | None":
-        if not items:
-            return None
-        array = (kind * len(items))(*items)
-        self._kept.append(array)
-        return ctypes.cast(array, ctypes.POINTER(kind))
 
 
 def bind_cache(cache: KvCache) -> layout.Cache:

@@ -6,7 +6,7 @@ The image has every tensor under the name that `serving.model.assembly` requests
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ from serving.model.image import PLAIN, Image, address_of, config_fingerprint
 from serving.model.native import layout
 from serving.model.native.library import Library
 from serving.model.native.panel_layout import open_panels
-
-_Struct = TypeVar("_Struct", bound=ctypes.Structure)
 
 ExpertShapes = Sequence[tuple[layout.NativeLinear, layout.NativeLinear]]
 
@@ -71,10 +69,10 @@ class ImageModel:
             norm_eps=config.rms_norm_eps,
             rope_frequencies=self._keep(np.array(config.rope.inverse_frequencies(config.rope_dim), np.float32)),
             embed=self._tensor("model.embed_tokens.weight"),
-            blocks=self._array(layout.NativeBlock, [self._block(layer) for layer in range(first)]),
+            blocks=layout.array_of(layout.NativeBlock, [self._block(layer) for layer in range(first)], self._kept),
             norm=self._floats("model.norm.weight"),
             head=self._linear("lm_head"),
-            draft=self._array(layout.NativeDraftLayer, [self._draft(first)] if self.drafts else []),
+            draft=layout.array_of(layout.NativeDraftLayer, [self._draft(first)] if self.drafts else [], self._kept),
         )
 
     def _block(self, layer: int) -> layout.NativeBlock:
@@ -123,8 +121,9 @@ class ImageModel:
         if shape.gate.choice_bias:
             bound.gate_bias = self._floats(prefix + "gate.e_score_correction_bias")
         names = [f"{prefix}experts.{expert}." for expert in range(shape.experts)]
-        bound.expert_gate_up = self._array(layout.NativeLinear, [self._linear(name + "gate_up") for name in names])
-        bound.expert_down = self._array(layout.NativeLinear, [self._linear(name + "down_proj") for name in names])
+        gate_up, down = ([self._linear(name + part) for name in names] for part in ("gate_up", "down_proj"))
+        bound.expert_gate_up = layout.array_of(layout.NativeLinear, gate_up, self._kept)
+        bound.expert_down = layout.array_of(layout.NativeLinear, down, self._kept)
 
     def _draft(self, layer: int) -> layout.NativeDraftLayer:
         prefix, optional = f"model.layers.{layer}.", self._image.manifest.optional
@@ -166,13 +165,6 @@ class ImageModel:
     def _keep(self, values: NDArray[np.float32]) -> int:
         self._kept.append(values)
         return int(values.ctypes.data)
-
-    def _array(self, kind: type[_Struct], items: Sequence[_Struct]) -> "ctypes._Pointer[_Struct] | None":
-        if not items:
-            return None
-        array = (kind * len(items))(*items)
-        self._kept.append(array)
-        return ctypes.cast(array, ctypes.POINTER(kind))
 
 
 def model_sizes(config: Architecture) -> dict[str, int | float]:

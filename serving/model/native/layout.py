@@ -4,13 +4,16 @@ A test compares the sizes with those of the compiled library.
 """
 
 import ctypes
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 INTERFACE = 22
 """CM_INTERFACE of the header that this file mirrors."""
+
+Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 _Int = ctypes.c_int32
 _Real = ctypes.c_float
@@ -272,3 +275,16 @@ SIZES = {
     "cm_expert_sizes": ctypes.sizeof(NativeExpertSizes),
 }
 """Bytes of every struct, for comparison with the library's."""
+
+
+def array_of(kind: type[Struct], items: Sequence[Struct], kept: list[object]) -> "ctypes._Pointer[Struct] | None":
+    """A C array of structs.
+
+    Returns: its address; None if there are no items.
+    Effects: appends the array to `kept`, which must exist as long as the address is used.
+    """
+    if not items:
+        return None
+    array = (kind * len(items))(*items)
+    kept.append(array)
+    return ctypes.cast(array, ctypes.POINTER(kind))

@@ -17,7 +17,7 @@ from serving.tools.importing.smollm2 import NAME, alone, import_smollm2, smollm2
 
 Origin = Literal["bundled", "imported", "hub"]
 _OF_SMOLLM2 = ("model.tools=hermes",)
-"""Its chat template names no format of tool calls, and it knows this one well enough."""
+"""Its chat template does not reveal a tool-call format; it handles this one well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ChosenModel:
     """A model of a command line.
 
     Args:
-        path: a folder; or `org/name`, which is not fetched yet.
+        path: a folder, or `org/name` of a Hub model that is not fetched yet.
         settings: "section.key=value" that this model needs.
     """
 
@@ -38,7 +38,7 @@ class ModelHere:
     """A model on this machine.
 
     Args:
-        name: what `cloudmatrix serve` takes.
+        name: as passed to `cloudmatrix serve`.
         size: of its files [bytes].
     """
 
@@ -52,11 +52,11 @@ def choose_model(text: str, tell: Callable[[str], None]) -> ChosenModel:
     """The model that a command line names: a folder, a GGUF file, a name that `models_here` lists, or `org/name`.
 
     Args:
-        tell: receives a line before anything slow.
-    Returns: the model. A model of the Hub is not fetched.
-    Raises: ConfigError if the text names none; ModelError if it cannot be imported. A path to no folder is returned:
-        whoever reads it reports it.
-    Effects: imports a GGUF file, and fetches `smollm2`, into the user's cache, unless that has been done before.
+        tell: prints a progress line before a slow step.
+    Returns: the model. A Hub model is not fetched yet. A path that does not exist is returned unchanged; reading it
+        raises the error.
+    Raises: ConfigError if no model has this name; ModelError if the import fails.
+    Effects: a GGUF file or `smollm2` that is not in the user's cache is imported into it.
     """
     path = Path(text).expanduser()
     if path.is_dir():
