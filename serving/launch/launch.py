@@ -26,7 +26,7 @@ from serving.launch.patience import load_here
 from serving.launch.phases import DeployPhases, LaunchPhases, ray_messages_in
 from serving.launch.ray_parts import exited_part, too_slow
 from serving.launch.worker_seed import WorkerSeed
-from serving.terminal import ending_signals, own_command, print_text, say
+from serving.terminal import ending_signals, print_text, say
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ def _serve(
     try:
         interrupt.install()
         computing = _start(config, cluster, interrupt, phases)
-        ending = f"{own_command()} stop" if asked_by else "Ctrl-C"
-        print_text(f"{banner(config, cluster, computing=computing)}\n{ending} ends everything.\n")
+        ending = "" if asked_by else "\nCtrl-C ends everything.\n"
+        print_text(banner(config, cluster, computing=computing) + ending)
         notify_ready(asked_by)
         lost = _tend(cluster, interrupt)
         if lost is not None:
