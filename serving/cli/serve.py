@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     address = address_of(arguments)
     if arguments.dry_run and not address:
         raise ConfigError("--dry-run needs --address: without it there is no running system to upgrade")
-    _take_model(arguments)
+    _take_model(arguments, own_nodes=not address)
     if not address:
         _require_places(arguments)
     if arguments.detach:
@@ -158,9 +158,11 @@ def _preloaded(config: "ServeConfig") -> tuple[str, ...]:
     return (*PRELOADED, NATIVE) if of_pool and alone else (*PRELOADED, NATIVE, TORCH)
 
 
-def _take_model(arguments: argparse.Namespace) -> None:
+def _take_model(arguments: argparse.Namespace, *, own_nodes: bool) -> None:
     """Read the flags about the model.
 
+    Args:
+        own_nodes: whether the system runs on the nodes of the file, and not on a Ray that is there.
     Raises: ConfigError if two are given, or there is no such model; ModelError.
     Effects: `arguments.model` is a folder or a model of the Hub; flags that stand for a key become settings, before
         those of --set; may import the model. `arguments.least_dies`: die size of the file [MiB], if it may be increased
@@ -180,7 +182,7 @@ def _take_model(arguments: argparse.Namespace) -> None:
         chosen = choose_model(arguments.model, tell)
         arguments.model, settings = chosen.path, [*chosen.settings, *settings]
         sized = any(one.replace(" ", "").startswith(f"{_DIES}=") for one in arguments.set)
-        of_file = 0 if sized else read_config(arguments.config).config.hardware.hbm_per_die_mib
+        of_file = 0 if sized else read_config(arguments.config, own_nodes=own_nodes).config.hardware.hbm_per_die_mib
         if of_file:  # 0 = a real die
             arguments.least_dies, settings = of_file, [*settings, f"{_DIES}=0"]
     arguments.set = [*settings, *arguments.set]
