@@ -16,6 +16,7 @@ from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
 from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
 from serving.gateway.api.schema import (
+    AbortRequests,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -298,6 +299,7 @@ OpenApiKind = Literal[
     "DetokenizeRequest",
     "PoolAuditRequest",
     "PoolNamespaceRequest",
+    "AbortRequests",
 ]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
@@ -310,4 +312,5 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "DetokenizeRequest": DetokenizeRequest,
     "PoolAuditRequest": PoolAuditRequest,
     "PoolNamespaceRequest": PoolNamespaceRequest,
+    "AbortRequests": AbortRequests,
 }
