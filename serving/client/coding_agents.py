@@ -144,8 +144,8 @@ def _json(value: object) -> str:
 
 
 AGENTS: Mapping[str, CodingAgent] = {
-    "codex": CodingAgent("Codex", 13_400, _codex, lambda folder: f"CODEX_HOME={folder} codex"),
-    "claude": CodingAgent("Claude Code", 20_500, _claude, lambda folder: f"claude --settings {folder}/settings.json"),
+    "codex": CodingAgent("Codex", 9_600, _codex, lambda folder: f"CODEX_HOME={folder} codex"),
+    "claude": CodingAgent("Claude Code", 21_100, _claude, lambda folder: f"claude --settings {folder}/settings.json"),
     "opencode": CodingAgent(
         "OpenCode", 0, _opencode, lambda folder: f"OPENCODE_CONFIG={folder}/opencode.json opencode"
     ),

@@ -63,7 +63,7 @@ def test_without_write_nothing_is_written_and_a_short_context_is_told(
     said = capsys.readouterr()
     assert f'base_url = "{url}/v1"' in said.out
     assert "env_key" not in said.out
-    assert "13,400 tokens, and tiny has a context of 2,048: start the server with --context 32768" in said.err
+    assert "9,600 tokens, and tiny has a context of 2,048: start the server with --context 32768" in said.err
     assert not list(tmp_path.iterdir())
 
 

@@ -118,10 +118,9 @@ class GatewayDeployment:
             exporter = TraceExporter(*where, self._served.names[0], gateway)
             self._backend.timelines.send_to(exporter, self._metrics.traced)
         self._metrics.ask, self._metrics.refresh = self._ask_facts, self._publish
-        self._running = RunningRequests()
-        self._metrics.others = self._peers = GatewayPeers(
-            gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf), self._running
-        )
+        self._running, times = RunningRequests(), partial(wished, shelf)
+        self._peers = GatewayPeers(gateway, self._keeper.secrets, self._metrics.numbers, times, self._running)
+        self._metrics.others = self._peers
         self._peers.start(link_host(), config.cluster.ports)
         self._keeper.start(self._peers.move)
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
