@@ -223,6 +223,7 @@ FIELD_NOTES = {
     "add_special_tokens": "Let the tokenizer add special tokens of its own, such as the first one.",
     "cache_salt": "Cached blocks of the prompt are shared among requests of the same salt only.",
     "priority": "Lower runs earlier among one key's requests, at the gateway and in instances; never before another's.",
+    "context_management": "Edits of the conversation: clear_tool_uses_20250919, clear_thinking_20251015.",
     "request_ids": "Of running requests: the ids of their responses, or those that clients set.",
     "request_id": "Part of the answer's id, and its x-request-id.",
     "user": "Accepted, without effect.",
