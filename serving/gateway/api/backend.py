@@ -138,7 +138,7 @@ class RequestRun:
         try:
             return self._take(await self._generation.next())
         except asyncio.CancelledError:
-            if not self._cancelled or reader is None or reader.uncancel():  # it was cancelled for another reason, too
+            if not self._ended_by_cancel(reader):
                 raise
             raise RequestCancelledError(_CANCELLED) from None
         except Exception:
@@ -146,6 +146,10 @@ class RequestRun:
             raise
         finally:
             self._reader = None
+
+    def _ended_by_cancel(self, reader: "asyncio.Task[Any] | None") -> bool:
+        """Whether `cancel` was the only reason why the reading task was cancelled."""
+        return self._cancelled and reader is not None and not reader.uncancel()
 
     def cancel(self) -> None:
         """Abort every unfinished choice; `next` raises. Called by another request."""
