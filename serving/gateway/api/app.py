@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from serving.errors import ServingError
+from serving.gateway.api.admin.cancel_routes import Cancels, OwnRequests, cancel_router
 from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
 from serving.gateway.api.admin.pool_routes import pool_router
 from serving.gateway.api.backend import GenerationBackend
@@ -50,6 +51,7 @@ def create_app(
     drain: GatewayDrain | None = None,
     responses: ResponseStore | None = None,
     running: RunningRequests | None = None,
+    cancels: Cancels | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -58,6 +60,7 @@ def create_app(
         drain: whether this gateway shuts down; None = it never does.
         responses: store of responses; None = in memory.
         running: lists this gateway's running requests; None = a list of its own.
+        cancels: cancels those of all gateways; None = there is no other gateway.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -66,6 +69,7 @@ def create_app(
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
+    app.include_router(cancel_router(cancels or OwnRequests(running)))
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf))

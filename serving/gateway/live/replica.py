@@ -25,7 +25,6 @@ from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import accounted_kv
 from serving.config.upgrade import with_live
 from serving.deadline import within
-from serving.gateway.api.admin.cancel_routes import cancel_router
 from serving.gateway.api.admin.cluster_routes import (
     OrderedGroup,
     choose_group,
@@ -161,11 +160,10 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        shared = self._pool_admin, self._drain, self._responses, self._running
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
-        app.include_router(cancel_router(self._peers))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
         app.include_router(expert_router(self._post_order))
         return app

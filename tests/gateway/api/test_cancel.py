@@ -2,40 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from serving.gateway.api.admin.cancel_routes import cancel_router
-from serving.gateway.api.app import create_app
-from serving.gateway.api.running_requests import RunningRequests
-from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.telemetry.metrics import GatewayMetrics
+from serving.gateway.api.settings import ServedModel
 from tests.gateway.api.client import start, until
 from tests.gateway.api.support import Harness, check, post
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "request_id": "mine"}
 
 
-class OneGateway:
-    """The routes' port, without other gateways."""
-
-    def __init__(self, running: RunningRequests) -> None:
-        self.running = running
-
-    async def cancel(self, ids: Sequence[str], namespace: str | None) -> Sequence[str]:
-        return self.running.cancel(ids, namespace)
-
-
 @pytest.fixture
 def cancellable(served: ServedModel) -> Harness:
-    harness = Harness(served)
-    running = RunningRequests()
-    harness.metrics = GatewayMetrics(served.names[0], max_model_len=served.max_model_len)
-    harness.app = create_app(harness.backend, served, ApiSettings(version="1.2.3"), harness.metrics, running=running)
-    harness.app.include_router(cancel_router(OneGateway(running)))
-    return harness
+    """With metrics of its own, to count."""
+    return Harness(served)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -13,6 +13,7 @@ from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers
 from serving.gateway.api.routes import json_response, request_body
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.schema import AbortRequests
 
 _BODY_BYTES = 256 << 10
@@ -38,6 +39,17 @@ class Cancels(Protocol):
     async def cancel(self, ids: Sequence[str], namespace: str | None) -> Sequence[str]:
         """See `RunningRequests.cancel`."""
         ...
+
+
+class OwnRequests:
+    """`Cancels` of a single gateway."""
+
+    def __init__(self, running: RunningRequests) -> None:
+        self._running = running
+
+    async def cancel(self, ids: Sequence[str], namespace: str | None) -> Sequence[str]:
+        """See `RunningRequests.cancel`."""
+        return self._running.cancel(ids, namespace)
 
 
 def cancel_router(running: Cancels) -> APIRouter:
