@@ -2,8 +2,8 @@
 
 Each load is played under `[autoscaler] policy = "slo"`, under a rule that is the least that it must beat ("rule": the
 offered prompt tokens at 75 % of the measured rate, and the queue), under "requests" (replicas follow the requests in
-flight), and on the best static split: the fewest NPUs that, kept from the first to the last request, reach `[slo] attainment`, or
-that of the SLO policy if none does. It is found by simulation. NPU-hours count every instance that
+flight), and on the best static split: the fewest NPUs that, kept from the first to the last request, reach `[slo]
+attainment`, or that of the SLO policy if none does. It is found by simulation. NPU-hours count every instance that
 serves, starts or drains, while requests arrive. Traces are played on the pools of
 deploy/cloudmatrix384-autoscaled.toml; larger decode instances serve more per NPU, but leave fewer sizes to choose from.
 Waves of ten minutes (sinus, bursts, ramp) use smaller prefill instances and a slower engine.

@@ -1,4 +1,4 @@
-"""The rule that the SLO policy must beat: replicas follow the offered load at 75 %, plus one for each second of queue."""
+"""The rule that the SLO policy must beat: replicas follow the offered load at 75 %, and the queue."""
 
 from dataclasses import dataclass, field
 from math import ceil
