@@ -29,7 +29,7 @@ BIN_S = 2.0
 SLOPES_S = (45.0, 30.0)
 """Time constants of the regressions, which see a rate double within minutes. Shorter ones take chance for a slope."""
 SLOPE_SIGMAS = 2.0
-"""Standard deviations up to which a slope counts as chance; beyond, the regression counts the more the steeper it is."""
+"""Standard deviations up to which a slope counts as chance; beyond, a steeper one counts more."""
 
 
 @dataclass(slots=True)
