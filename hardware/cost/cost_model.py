@@ -18,7 +18,7 @@ from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape, check_formats
 from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.cost.prefill_step import PrefillStep
 from hardware.cost.step_tables import DecodeTable, PrefillTable
-from hardware.cost.transfers import WeightSource
+from hardware.cost.transfers import PoolPlane, WeightSource
 from hardware.errors import SpecError
 from hardware.units import Seconds
 
@@ -229,9 +229,11 @@ class CostModel:
         """KV from prefill to decode over RDMA; see `transfers.handoff_s`. Raises: SpecError."""
         return transfers.handoff_s(self.device, nbytes, links)
 
-    def pool_load_s(self, nbytes: float, npus: float, gb_per_s: float | None = None) -> Seconds:
+    def pool_load_s(
+        self, nbytes: float, npus: float, gb_per_s: float | None = None, plane: PoolPlane = "ub"
+    ) -> Seconds:
         """Cached blocks from the pool; see `transfers.pool_load_s`. Raises: SpecError."""
-        return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s)
+        return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s, plane)
 
     def ub_read_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
         """One die reads over the scale-up fabric."""

@@ -11,6 +11,7 @@ ExpertBalance = Literal["default", "perfect"]
 SimulatedKv = Literal["auto", "bf16", "int8"]
 PrefillLayout = Literal["device", "sp-tp-sp", "data-parallel", "context-parallel"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
+PoolPlane = Literal["ub", "vpc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,13 @@ class SimulationConfig:
         "controls; empty = as unequal as when the device was fitted",
         default="",
     )
+    pool_plane: PoolPlane = key(
+        "network plane of loads from the KV-cache pool: `ub` = NPUs read the pool's memory themselves; `vpc` = TCP to "
+        "the memory of the NPU's host, from where it is read: slower",
+        default="ub",
+    )
     pool_gb_per_s: float = key(
-        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = the fitted one in the device's file",
+        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = that of `pool_plane` on the device",
         default=0.0,
         low=0.0,
     )

@@ -153,8 +153,8 @@ _LAUNCH = (
 _TABLE_7 = "CloudMatrix-Infer's Table 7 is of another software version than xDeepServe's profile"
 _PRODUCTION = "production's request rate, lengths, acceptance, jitter and prefix reuse are unpublished"
 _PLANES = (
-    "the load rate that was fitted to TTFT is below what either plane carries: with it they do not differ. What slows "
-    "loads is not published"
+    "what slows loads over UB is not published, nor what TCP reaches over the paper's cards: VPC's rate takes the share "
+    "that Mooncake measured over others"
 )
 _BLOCKS = "the distribution of block sizes is not published, and no family that was tried keeps all three bounds"
 _EVEN = "a batch of ours is even, one sequence for each die; at the published 8 it misses the limit by less than 3 %"
@@ -170,7 +170,7 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("fig23", "cut-most"): Miss(0.10, _REUSE),
     ("fig23", "gain-half"): Miss(0.12, _REUSE),
     ("fig23", "gain-most"): Miss(0.12, _REUSE),
-    ("fig23", "planes"): Miss(0.40, _PLANES),
+    ("fig23", "planes"): Miss(0.08, _PLANES),
     ("fig24", "384-small"): Miss(0.06, _BLOCKS),
     ("fig24", "224-large"): Miss(0.06, _BLOCKS),
     ("xds-peak", "iteration"): Miss(0.10, _KERNEL),

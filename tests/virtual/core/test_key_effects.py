@@ -99,6 +99,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.acceptance": ("plain", 0.2),
     "simulation.expert_balance": ("slo", "perfect"),
     "simulation.pool_gb_per_s": ("plain", 0.1),
+    "simulation.pool_plane": ("plain", "vpc"),
     "simulation.jitter": ("plain", 0.2),
     "simulation.spike_share": ("plain", 0.3),
     "simulation.spike_factor": ("plain", 30.0),
