@@ -72,6 +72,9 @@ class CostModel:
         self._decode_phase = None if engine is None else engine.decode
         self._prefill_phase = None if engine is None else engine.prefill
         check_formats(shape, device)
+        if shape.drafter is not None:
+            check_formats(shape.drafter, device)
+            Parallelism(decode.attention_tp, decode.head_tp).check(device, shape.drafter)
         decode.check(device, shape)
         prefill.check(device, shape)
         if prefill.expert_dies:

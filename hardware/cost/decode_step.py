@@ -60,6 +60,10 @@ class DecodeStep:
         self.collectives: Collectives = collectives(device, shape, parallelism)
         self._tp = parallelism.attention_tp
         self._groups: dict[int, GroupTerms] = {}
+        self.drafter: DecodeStep | None = None
+        if shape.drafter is not None:
+            division = Parallelism(parallelism.attention_tp, parallelism.head_tp)
+            self.drafter = DecodeStep(device, shape.drafter, division)
         self._reach = shape.attention.reach(shape.layers)
         self._exchanges = shape.experts > 0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
@@ -229,8 +233,26 @@ class DecodeStep:
         if self._tp > 1:
             requests, tokens = self.own(requests), self.own(tokens)
         head = self.head_s(tokens)
+        if self.drafter is not None:
+            return cal.step_start_s + cal.sampling_s * tokens + head + self.drafts_s(load)
         draft = self.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
+
+    def drafts_s(self, load: DecodeLoad) -> float:
+        """Passes of a separate draft model, one for each draft token; 0 without one.
+
+        The first pass has a row for each token that the target verified, the others one for each sequence.
+        """
+        step, total = self.drafter, 0.0
+        if step is None:
+            return total
+        for number in range(load.drafts):
+            rows = load.drafts if number == 0 else 0
+            one = DecodeLoad(load.requests, load.context_tokens, load.mean_requests, load.dies, rows, False)
+            tokens = step.own(load.requests * (1 + rows))
+            total += step._dense_layers * step.layers_s(one, microbatch=False)[1]
+            total += step.head_s(step.own(load.requests)) + max(step.terms.merge_t * tokens, step.terms.merge_w)
+        return total
 
     def head_s(self, rows: float) -> float:
         """One LM head for the rows of one die, with what a split one exchanges."""
@@ -254,4 +276,5 @@ class DecodeStep:
 
     def _all_layers_s(self, load: DecodeLoad, *, microbatch: bool) -> float:
         layer, dense = self.layers_s(load, microbatch=microbatch)
-        return (self._moe_layers + load.drafts) * layer + self._dense_layers * dense
+        own_drafts = load.drafts if self.drafter is None else 0
+        return (self._moe_layers + own_drafts) * layer + self._dense_layers * dense

@@ -173,9 +173,10 @@ class ApartDecodeStep(DecodeStep):
         trip = (attention + exchange.forward + experts + back) / halves
         pace = max(attention, turn, trip)
         last = send + experts + back if halves > 1 else 0.0
+        drafts = self.drafts_s(load) if self.drafter is not None else load.drafts * MTP_LAYER_S
         layers = halves * self.shape.layers * pace
         return DisaggregatedStep(
-            Seconds(SCHEDULING_S + load.drafts * MTP_LAYER_S + layers + last),
+            Seconds(SCHEDULING_S + drafts + layers + last),
             halves,
             Seconds(attention),
             Seconds(send),

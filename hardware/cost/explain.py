@@ -24,8 +24,9 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     shared = microbatch and step.device.layout.decode_overlap == "split-cores"
     share = step.best_share(half) if shared else 1.0
     rest = 1 - share if shared else 1.0
-    runs = (step.shape.moe_layers + load.drafts) * halves
-    parts = attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
+    drafts = load.drafts if step.drafter is None else 0
+    runs = (step.shape.moe_layers + drafts) * halves
+    parts = attention_parts(step, load, half, share, (step.shape.layers + drafts) * halves)
     if runs:
         parts += _expert_parts(step, load, half, rest, runs)
     if step.shape.dense_layers:
@@ -195,11 +196,21 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
         ),
         _part("step start", OUTSIDE, cal.step_start_s, 1, "latency", "what the graph launch does not hide"),
     ]
-    if load.drafts:
+    if step.drafter is not None and load.drafts:
+        parts.append(_drafter_part(step, load))
+    elif load.drafts:
         draft = step.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         text = "LM head and merging product of each MTP module; its layer is among the layers"
         parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
     return parts
+
+
+def _drafter_part(step: DecodeStep, load: DecodeLoad) -> CostPart:
+    """All passes of a separate draft model."""
+    assert step.drafter is not None
+    shape = step.drafter.shape
+    text = f"{shape.name}: {shape.layers} layer{'s' * (shape.layers != 1)}, LM head of {shape.vocab:,} tokens"
+    return _part("draft model", OUTSIDE, step.drafts_s(load) / load.drafts, load.drafts, "memory", text)
 
 
 def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
@@ -305,7 +316,7 @@ def apart_cost(step: ApartDecodeStep, load: DecodeLoad) -> PredictedStep:
         parts=(
             *attention_parts(step, load, step.half_batch(load, stages.halves), 1.0, runs),
             *_stage_parts(step, stages, runs),
-            *_apart_outside_parts(load, stages),
+            *_apart_outside_parts(step, load, stages),
         ),
     )
 
@@ -328,9 +339,12 @@ def _stage_parts(step: ApartDecodeStep, stages: DisaggregatedStep, runs: int) ->
     ]
 
 
-def _apart_outside_parts(load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart]:
+def _apart_outside_parts(step: ApartDecodeStep, load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart]:
     parts = [("scheduling", SCHEDULING_S, 1, "latency", "as published for xDeepServe")]
-    if load.drafts:
+    if step.drafter is not None and load.drafts:
+        once = step.drafts_s(load) / load.drafts
+        parts.append(("draft model", once, load.drafts, "memory", step.drafter.shape.name))
+    elif load.drafts:
         parts.append(("MTP layer", MTP_LAYER_S, load.drafts, "latency", "as published for xDeepServe; not split"))
     if stages.last_s:
         parts += [

@@ -114,7 +114,15 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     )
     _add_division(cost)
     cost.add_argument(
-        "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
+        "--drafts",
+        type=int,
+        metavar="N",
+        help="tokens that are drafted per step; 0 = off (default 1 with MTP, 3 with a draft model, else 0)",
+    )
+    cost.add_argument(
+        "--draft-model",
+        metavar="NAME",
+        help="separate draft model: kimi-k2-eagle3, qwen3-235b-eagle3, or a folder with its config.json",
     )
     cost.add_argument(
         "--acceptance",

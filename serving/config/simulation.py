@@ -99,7 +99,12 @@ class SimulationConfig:
         low=1,
     )
     seed: int = key("seed of all random numbers", default=0, low=0)
-    drafts: int = key("draft tokens (MTP) per decode step; 0 = off", default=1, low=0, high=3)
+    drafts: int = key("draft tokens per decode step, by MTP or `draft_model`; 0 = off", default=1, low=0, high=7)
+    draft_model: str = key(
+        "separate draft model (EAGLE-3 and the like) in place of MTP: `kimi-k2-eagle3`, `qwen3-235b-eagle3`, or a "
+        "folder with its config.json; its layers, LM head and cache are priced; empty = the model's own MTP modules",
+        default="",
+    )
     acceptance: float | tuple[float, ...] = key(
         "share of draft tokens that verification accepts; or a list by position: `[0.85, 0.6]`, where the second is "
         "the share among those whose first was accepted",

@@ -1,8 +1,8 @@
 """The network planes of one supernode in virtual time: transfers over shared links.
 
 Handoffs cross two die links of the RDMA plane. Cached blocks cross UB, or VPC, through one port per instance with the
-bandwidth of its NPUs together; the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled. Expert traffic
-is part of the step times; its bytes are counted, but it uses no bandwidth of these links.
+bandwidth of its NPUs together; the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled.
+Expert traffic is part of the step times; its bytes are counted, but it uses no bandwidth of these links.
 """
 
 from collections.abc import Callable

@@ -57,7 +57,9 @@ def run_figure_23(setting: Setting) -> Findings:
         f"Loads at {rate:.2g} GB/s per NPU, as `plan` and `simulate` have them, are fitted to the published TTFT; UB "
         f"was measured to carry {ub:.0f}. What slows them is not published. Over VPC blocks first arrive in the host's "
         f"memory, at the {100 * TCP_SHARE:.0f} % of the card's rate that TCP reached elsewhere: {slower:.2g} GB/s in "
-        f"all. The share is not of this row, but that both ways add up was chosen in view of it. At line rates, UB over VPC's {vpc:.2f} would be {raw_planes:.2f}.",
+        f"all. The "
+        "share is not of this row, but that both ways add up was chosen in view of it. At line rates, UB over VPC's "
+        f"{vpc:.2f} would be {raw_planes:.2f}.",
         "Throughput is of one full batch after the other. Our engine can load the next batch while one computes, if it "
         f"has room for {_ROOM} of them: 90 % reuse would then give {_over(hidden, none):.1f} times the throughput. By "
         f"our memory plan an instance has room for {room:,} tokens, one batch.",

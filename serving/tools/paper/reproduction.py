@@ -153,8 +153,8 @@ _LAUNCH = (
 _TABLE_7 = "CloudMatrix-Infer's Table 7 is of another software version than xDeepServe's profile"
 _PRODUCTION = "production's request rate, lengths, acceptance, jitter and prefix reuse are unpublished"
 _PLANES = (
-    "what slows loads over UB is not published, nor what TCP reaches over the paper's cards: VPC's rate takes the share "
-    "that Mooncake measured over others"
+    "what slows loads over UB is not published, nor what TCP reaches over the paper's cards: VPC's rate takes the "
+    "share that Mooncake measured over others"
 )
 _BLOCKS = "the distribution of block sizes is not published, and no family that was tried keeps all three bounds"
 _EVEN = "a batch of ours is even, one sequence for each die; at the published 8 it misses the limit by less than 3 %"

@@ -96,6 +96,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.trampolines": ("roles", "direct"),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
+    "simulation.draft_model": ("plain", "kimi-k2-eagle3"),
     "simulation.acceptance": ("plain", 0.2),
     "simulation.expert_balance": ("slo", "perfect"),
     "simulation.pool_gb_per_s": ("plain", 0.1),
