@@ -218,7 +218,7 @@ class ModelShape:
         Args:
             int8: None = from the model's formats.
         """
-        own = self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8)
+        own = self.layers * self.attention.token_bytes(int8=self.formats.one_byte_kv if int8 is None else int8)
         return Bytes(own + (0 if self.drafter is None else self.drafter.kv_token_bytes()))
 
     @property
@@ -273,6 +273,6 @@ def check_formats(shape: ModelShape, device: DeviceModel) -> None:
     Raises: SpecError naming them.
     """
     if shape.formats.kv == "fp8":
-        raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")
+        device.die.products_per_s("fp8", device.name)
     for one in (shape.formats.attention, shape.formats.experts):
         device.die.products_per_s(one.products, device.name)
