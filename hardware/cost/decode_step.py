@@ -253,6 +253,7 @@ class DecodeStep:
             rows = load.drafts if number == 0 else 0
             one = DecodeLoad(load.requests, load.context_tokens, load.mean_requests, load.dies, rows, False)
             tokens = step.own(load.requests * (1 + rows))
+            total += self.device.calibration.draft_start_s
             total += step._dense_layers * step.layers_s(one, microbatch=False)[1]
             total += step.head_s(step.own(load.requests)) + max(step.terms.merge_t * tokens, step.terms.merge_w)
         return total

@@ -269,9 +269,9 @@ class JudgedRow:
         return self.predicted_s / self.measured_s - 1
 
     @property
-    def held(self) -> bool | None:
-        """Whether the stated error contains the real one; None = none was stated."""
-        return None if self.trust.error is None else abs(self.error) <= self.trust.error
+    def held(self) -> bool:
+        """Whether the stated error contains the real one."""
+        return abs(self.error) <= self.trust.error
 
 
 def judge(cost: CostModel, rows: Sequence[MeasuredRow]) -> list[JudgedRow]:

@@ -20,7 +20,9 @@ from hardware.cost.weight_format import BF16, FP8, W4A8, W8A8, ModelFormats
 
 _R1_INDEXER = IndexerSizes(heads=64, dim=128, top_k=2048, layers=61)
 DEEPSEEK_V32 = replace(
-    DEEPSEEK_R1, name="deepseek-v3.2", attention=replace(DEEPSEEK_R1.attention, indexer=_R1_INDEXER)  # type: ignore[arg-type]
+    DEEPSEEK_R1,
+    name="deepseek-v3.2",
+    attention=replace(DEEPSEEK_R1.attention, indexer=_R1_INDEXER),  # type: ignore[arg-type]
 )
 GLM_5 = ModelShape(
     "glm-5", 6144, 78, LatentAttentionSizes(64, 2048, 512, 64, 192, 256, IndexerSizes(32, 128, 2048, 78)),

@@ -23,7 +23,7 @@ def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]
     )  # fmt: skip
     found = answer(capsys, "--dies", "16", "--attention-tp", "2")
     assert found["kv_tokens_per_group"] > answer(capsys, "--dies", "16")["kv_tokens_per_die"]
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     largest = [answer(capsys, "--tpot", "40ms", "--dies", "16", "--attention-tp", tp)["batch_per_npu"] for tp in "12"]
     assert largest[0] < largest[1], "a die that holds fewer weights holds more sequences"
 
@@ -114,7 +114,7 @@ def test_the_published_deployment(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["stages"]["bound"] == "attention"
     assert found["stages"]["send_s"] == pytest.approx(172e-6, rel=0.03), "published; predicted from dispatch"
     assert found["expert_die"]["weights"] > 5e9
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     shown(
         capsys, (*PUBLISHED, "--explain"), "decode on 480 dies of attention in 3 domains + 288 of experts",
         "one deployment only, xDeepServe's 480 + 288 dies", "attention sets the pace",
@@ -152,7 +152,7 @@ def test_a_mixed_step_is_held_against_both_apart(capsys: pytest.CaptureFixture[s
     assert found["prefill_step_s"] == prefill["step"]["total_s"]
     assert 0 < found["saved_s"] < found["decode_step_s"]
     assert found["step_s"] + found["saved_s"] == pytest.approx(found["decode_step_s"] + found["prefill_step_s"])
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     cost(*STEP)
     text = capsys.readouterr().out
     for words in (

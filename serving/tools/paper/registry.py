@@ -10,6 +10,7 @@ from serving.tools.paper import (
     expert_layouts,
     operators,
     prefill_results,
+    stated_error,
     ub_fabric,
     xdeepserve,
 )
@@ -38,6 +39,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     expert_layouts.REVIVE,
     expert_layouts.RATIO,
     expert_layouts.ZONE,
+    stated_error.STATED,
     xdeepserve.PRODUCTION,  # the longest one is last
 )
 

@@ -63,15 +63,15 @@ def test_trust_depends_on_the_distance_from_published_points() -> None:
     cost = CostModel(load_device("ascend-910c"))
     near, far, further = (decode_trust(cost, batch, 4096).error for batch in (96, 256, 2048))
     assert near == 0.05
-    assert near < (far or 0) < (further or 0)
+    assert near < far < further
     assert prefill_trust(cost, 8192, 4096).error == 0.05
-    assert (prefill_trust(cost, 100, 4096).error or 0) > 0.2
-    assert "10 to 15 %" in decode_trust(CostModel(load_device("h800")), 96, 4096).text
+    assert prefill_trust(cost, 100, 4096).error > 0.2
+    assert "fitted to a few published rows" in decode_trust(CostModel(load_device("h800")), 96, 4096).text
     device = load_device("h200")
     assert not has_rows(device)
     cost = CostModel(device)
     for trust in (decode_trust(cost, 96, 4096), prefill_trust(cost, 8192, 4096)):
-        assert trust.error is None
+        assert 0.05 < trust.error < 0.5
         assert "not checked" in trust.text
 
 
