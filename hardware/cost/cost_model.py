@@ -9,6 +9,7 @@ from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.disaggregated import ApartDecodeStep
+from hardware.cost.engine_kernels import with_kernels
 from hardware.cost.engine_profile import EngineProfile
 from hardware.cost.engine_step import decode_step_with, prefill_step_with
 from hardware.cost.explain import apart_cost, decode_cost, prefill_cost
@@ -76,8 +77,9 @@ class CostModel:
         prefill.check(device, shape)
         if prefill.expert_dies:
             raise SpecError("expert_dies is of decode: no prefill with experts on dies of their own is priced")
-        self.decode = (ApartDecodeStep if decode.expert_dies else DecodeStep)(device, shape, decode)
-        self.prefill = PrefillStep(device, shape, prefill)
+        priced = device if engine is None else with_kernels(device, engine.kernels, shape)
+        self.decode = (ApartDecodeStep if decode.expert_dies else DecodeStep)(priced, shape, decode)
+        self.prefill = PrefillStep(priced, shape, prefill)
 
     # --- steps -------------------------------------------------------------------------------------------------
     def decode_step_s(self, load: DecodeLoad) -> Seconds:

@@ -26,7 +26,7 @@ class HalfBatch(NamedTuple):
 
     Attributes:
         prolog_c / output_c / core_c / expert_c / dense_c: compute; `_w`: memory.
-        attention_vector / expert_vector: element-wise work.
+        attention_vector / expert_vector / dense_vector: element-wise work.
         exchange: dispatch and combine.
         collective: of hidden rows within a group of dies; 0 where each die has sequences of its own.
         index_c / score_c / score_w / score_vector: sparse attention's indexer; all 0 without one.
@@ -42,6 +42,7 @@ class HalfBatch(NamedTuple):
     expert_w: float
     expert_vector: float
     dense_c: float
+    dense_vector: float
     collective: float = 0.0
     index_c: float = 0.0
     score_c: float = 0.0
@@ -110,17 +111,19 @@ class DecodeStep:
         read = self.read_tokens(load) / halves
         core_t = c.core_t if load.drafts else c.core_single_t
         experts = group.read(mean * load.dies)
+        dispatch, combine = cal.exchange_floor_s + group.dispatch_t * own, cal.exchange_floor_s + group.combine_t * own
         half = HalfBatch(
             c.prolog_t * tokens,
             core_t * rows * read,
-            c.core_w * read,
+            max(c.core_w * read, c.core_floor),
             c.output_t * tokens,
-            cal.attention_vector_s * own,
-            2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * own,
+            max(c.attention_v * own, c.norm_floor),
+            max(dispatch, group.least) + max(combine, group.least),
             c.expert_t * (group.busiest(mean, load.imbalance) + cal.small_gemm_tokens * experts),
-            c.expert_w * experts,
-            cal.expert_vector_s * own,
+            max(c.expert_w * experts, c.expert_floor),
+            max(c.expert_v * own, c.gate_floor),
             c.dense_t * tokens,
+            max(c.dense_v * own, c.norm_floor),
             0.0 if alone else self.collectives.pair_s + self.collectives.pair_t * tokens,
         )
         if c.indexer is None:
@@ -128,7 +131,7 @@ class DecodeStep:
         index, whole = c.indexer, c.core_w * context
         scattered = index.gathered_w * rows * read
         return half._replace(
-            core_w=scattered if scattered < whole else whole,
+            core_w=max(min(scattered, whole), c.core_floor),
             index_c=index.product_t * tokens,
             score_c=index.score_t * rows * context,
             score_w=index.score_w * context,
@@ -144,7 +147,7 @@ class DecodeStep:
             + (core if core > half.core_w else half.core_w)
             + (output if output > c.output_w else c.output_w)
             + half.attention_vector / share
-            + self.device.calibration.attention_start_s
+            + c.attention_start
             + half.collective
             + (self.indexer_s(half, share) if c.indexer is not None else 0.0)
         )
@@ -168,7 +171,7 @@ class DecodeStep:
             half.exchange
             + (product if product > half.expert_w else half.expert_w)
             + half.expert_vector / share
-            + self.device.calibration.expert_start_s
+            + self.terms.expert_start
         )
 
     def dense_s(self, half: HalfBatch, share: float) -> float:
@@ -176,8 +179,8 @@ class DecodeStep:
         product = half.dense_c / share
         return (
             (product if product > self.terms.dense_w else self.terms.dense_w)
-            + half.expert_vector / share
-            + self.device.calibration.expert_start_s
+            + half.dense_vector / share
+            + self.terms.dense_start
             + half.collective
         )
 
@@ -230,7 +233,7 @@ class DecodeStep:
             requests, tokens = self.own(requests), self.own(tokens)
         head = self.head_s(tokens)
         draft = self.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
-        return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
+        return cal.step_start_s + cal.draft_start_s * load.drafts + cal.sampling_s * tokens + head + load.drafts * draft
 
     def head_s(self, rows: float) -> float:
         """One LM head for the rows of one die, with what a split one exchanges."""

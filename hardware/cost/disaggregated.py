@@ -167,7 +167,7 @@ class ApartDecodeStep(DecodeStep):
         attention = (self.attention_s(half, 1.0) + exchange.first) if attention_s is None else attention_s
         read = group.read(arriving * expert_dies)
         product = self.terms.expert_t * (visits + cal.small_gemm_tokens * read)
-        product, vector = max(product, self.terms.expert_w * read), cal.expert_vector_s * arriving
+        product, vector = max(product, self.terms.expert_w * read), self.terms.expert_v * arriving
         experts = max(product, vector) + min(product, vector) / max(read, 1.0) if experts_s is None else experts_s
         turn = domains * max(send, experts, back)
         trip = (attention + exchange.forward + experts + back) / halves

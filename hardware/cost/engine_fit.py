@@ -107,7 +107,8 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
     found = {phase.kind: phase.phase for phase in phases}
     shape, (decode, prefill) = cost.shape, (found.get(kind) for kind in ("decode", "prefill"))
     formats = "" if shape.formats == AS_PUBLISHED else shape.formats.text
-    profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats)
+    kernels = cost.engine.kernels if cost.engine is not None else {}
+    profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats, kernels)
     return EngineFit(profile, tuple(phases))
 
 

@@ -6,7 +6,9 @@ The numbers are those of the fast formulas: the parts of both streams sum to the
 
 from hardware.cost.attention import LatentAttentionSizes
 from hardware.cost.decode_step import DecodeStep, HalfBatch
+from hardware.cost.device_model import Calibration
 from hardware.cost.disaggregated import MTP_LAYER_S, SCHEDULING_S, ApartDecodeStep, DisaggregatedStep
+from hardware.cost.kernels import INDEXER_STARTS, Kernel, attention_kernels, expert_kernels, small, starts
 from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.parallelism import die_attention_weights
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
@@ -42,17 +44,36 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     )
 
 
+def _vector_text(kernels: tuple[Kernel, ...], calibration: Calibration, tokens: float, share: float) -> str:
+    """Element-wise work by kernel, with its times for one token."""
+    each = (f"{one.name} {one.values * calibration.vector_value_s * 1e6:.2f}" for one in kernels if one.values)
+    return f"{tokens:g} tokens x us of ({', '.join(each)}) / {share:.3f} of the cores"
+
+
+def _floor(step: DecodeStep, *names: str) -> float:
+    """Least time of some kernels of attention [s]."""
+    return small(attention_kernels(step.shape), *names) * step.device.calibration.kernel_floor_s
+
+
+def _starts_text(step: DecodeStep) -> str:
+    """Kernels that the attention stream starts."""
+    own = f"{starts(attention_kernels(step.shape))} kernels"
+    return own if step.terms.indexer is None else f"{own}, and {INDEXER_STARTS} small ones of the indexer"
+
+
 def _part(name: str, stream: int, once: float, runs: int, bound: str, formula: str) -> CostPart:
     return CostPart(name, stream, Seconds(once * runs), runs, bound, formula)
 
 
-def _product(name: str, stream: int, runs: int, compute: float, memory: float, share: float, what: str) -> CostPart:
-    """An operator that is the slower of its products and its reads."""
-    slower = compute / share
-    bound = "compute" if slower > memory else "memory"
-    formula = (
-        f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us of reads): {what}"
-    )
+def _product(
+    name: str, stream: int, runs: int, compute: float, memory: float, share: float, what: str, floor: float = 0.0
+) -> CostPart:
+    """An operator that is the slower of its products and its reads, and takes at least `floor` [s]."""
+    slower, least = compute / share, 0 < memory <= floor
+    bound = "compute" if slower > memory else "latency" if least else "memory"
+    reads = "of kernels that wait for their starts" if least else "of reads"
+    formula = f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us {reads})"
+    formula = f"{formula}: {what}"
     return _part(name, stream, max(slower, memory), runs, bound, formula)
 
 
@@ -81,6 +102,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             c.prolog_w,
             share,
             f"{tokens:g} tokens x 2 x {prolog / 1e6:.1f} M weights{absorption}",
+            _floor(step, "prolog"),
         ),
         _product(
             "core attention",
@@ -90,6 +112,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             half.core_w,
             share,
             f"{1 + load.drafts} rows x {cached} cached tokens x {shape.attention.decode_core_flops / tp:,.0f} flop",
+            c.core_floor,
         ),
         *_indexer_parts(step, load, half, share, runs),
         _product(
@@ -100,6 +123,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             c.output_w,
             share,
             f"{tokens:g} tokens x 2 x {shape.output_weights / tp / 1e6:.1f} M weights{absorption}",
+            _floor(step, "value", "output"),
         ),
         _part(
             "attention vector work",
@@ -107,9 +131,9 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             half.attention_vector / share,
             runs,
             "vector",
-            f"{step.own(tokens):g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+            _vector_text(attention_kernels(shape), cal, step.own(tokens), share),
         ),
-        _part("attention start-up", ATTENTION, cal.attention_start_s, runs, "latency", "kernel starts"),
+        _part("attention start-up", ATTENTION, c.attention_start, runs, "latency", _starts_text(step)),
         *([_part(_PAIR, ATTENTION, half.collective, runs, "network", f"{tokens:g} tokens, TP{tp}")] if tp > 1 else []),
     ]
 
@@ -142,7 +166,8 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
 
     def exchange(name: str, per_token: float) -> CostPart:
         text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, {between}, with stragglers"
-        return _part(name, EXPERTS, floor + per_token * tokens, runs, "network", text)
+        text += f"; at least {group.least * 1e6:.0f} us" if group.least else ""
+        return _part(name, EXPERTS, max(floor + per_token * tokens, group.least), runs, "network", text)
 
     return [
         exchange("dispatch", group.dispatch_t),
@@ -155,6 +180,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             share,
             f"busiest die: {group.busiest(mean, load.imbalance):,.4g} tokens, {read:.3g} of {group.experts} experts x "
             f"{step.shape.expert_weights / etp / 1e6:.1f} M weights",
+            step.terms.expert_floor,
         ),
         exchange("combine", group.combine_t),
         _part(
@@ -163,9 +189,9 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             half.expert_vector / share,
             runs,
             "vector",
-            f"{tokens:g} tokens x {cal.expert_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+            _vector_text(expert_kernels(step.shape), cal, tokens, share),
         ),
-        _part("expert start-up", EXPERTS, cal.expert_start_s, runs, "latency", "gate and kernel starts"),
+        _part("expert start-up", EXPERTS, step.terms.expert_start, runs, "latency", "gate, products, activation"),
     ]
 
 
@@ -198,6 +224,9 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
     if load.drafts:
         draft = step.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         text = "LM head and merging product of each MTP module; its layer is among the layers"
+        if cal.draft_start_s:
+            waits = "host between passes"
+            parts.append(_part("draft start", OUTSIDE, cal.draft_start_s, load.drafts, "latency", waits))
         parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
     return parts
 

@@ -213,7 +213,7 @@ class ModelShape:
         Args:
             int8: None = from the model's formats.
         """
-        return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8))
+        return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.one_byte_kv if int8 is None else int8))
 
     @property
     def dispatch_bytes(self) -> int:
@@ -267,6 +267,6 @@ def check_formats(shape: ModelShape, device: DeviceModel) -> None:
     Raises: SpecError naming them.
     """
     if shape.formats.kv == "fp8":
-        raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")
+        device.die.products_per_s("fp8", device.name)
     for one in (shape.formats.attention, shape.formats.experts):
         device.die.products_per_s(one.products, device.name)

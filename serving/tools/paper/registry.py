@@ -9,6 +9,7 @@ from serving.tools.paper import (
     decode_results,
     expert_layouts,
     operators,
+    other_systems,
     prefill_results,
     ub_fabric,
     xdeepserve,
@@ -38,6 +39,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     expert_layouts.REVIVE,
     expert_layouts.RATIO,
     expert_layouts.ZONE,
+    other_systems.OTHER_SYSTEMS,
     xdeepserve.PRODUCTION,  # the longest one is last
 )
 
