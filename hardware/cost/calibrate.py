@@ -307,7 +307,7 @@ def _fit_group(device: DeviceModel, shape: ModelShape, group: FitGroup, leave_ou
     results = []
     for row in group.rows:
         error, left_out = row.error(model), None
-        if row in fitted and leave_out and len(fitted) > 1:
+        if row in fitted and leave_out and len(fitted) > max(1, len(group.frees)):
             others = tuple(other for other in fitted if other is not row)
             errors = _errors(device, shape, group.frees, others)
             without = least_squares(group.frees, errors, ROW_SPREAD, [found], wide=False)

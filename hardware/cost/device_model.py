@@ -171,7 +171,8 @@ class Calibration:
         draft_start_s: per draft pass, for which the device waits: sampling, the host, the next launch.
         prefill_core_utilisation: of the BF16 peak, prefill core attention.
         prefill_vector_s / prefill_hidden_vector_s: per token and layer on the main and on the hidden stream.
-        own_prompts_factor: on `prefill_vector_s` where each die has prompts of its own.
+        own_prompts_factor: on `prefill_vector_s` where each die has prompts of its own, and expands their latents to
+            keys and values of all heads.
         prefill_imbalance: routed matrix work of the busiest die against the mean, default expert placement.
         prefill_launch_s: per layer and half batch.
         bulk_exchange_bytes_per_s: dispatch and combine by bulk copies, per die.

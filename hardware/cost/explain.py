@@ -73,9 +73,8 @@ def _product(
     slower, least = compute / share, 0 < memory <= floor
     bound = "compute" if slower > memory else "latency" if least else "memory"
     reads = "of kernels that wait for their starts" if least else "of reads"
-    formula = (
-        f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us {reads}): {what}"
-    )
+    formula = f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us {reads})"
+    formula = f"{formula}: {what}"
     return _part(name, stream, max(slower, memory), runs, bound, formula)
 
 
@@ -229,9 +228,8 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
         draft = step.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         text = "LM head and merging product of each MTP module; its layer is among the layers"
         if cal.draft_start_s:
-            parts.append(
-                _part("draft start", OUTSIDE, cal.draft_start_s, load.drafts, "latency", "host between passes")
-            )
+            waits = "host between passes"
+            parts.append(_part("draft start", OUTSIDE, cal.draft_start_s, load.drafts, "latency", waits))
         parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
     return parts
 

@@ -4,7 +4,7 @@ Matrix products and core attention are priced by their operations and bytes (`de
 here: each kernel takes `kernel_start_s` to start, and its element-wise work takes time for each value that it writes.
 
     attention   norm | prolog | core | value | output         experts   gate | dispatch | products | combine
-    indexer     queries, key, weights of heads, their rotation, Hadamard products, quantisation, cache, scores and choice
+    indexer     queries, key, weights of heads, their rotation, Hadamard products, quantisation, cache, scores, choice
 
 Engines that fuse less run several small kernels for each of these, and each of them takes `kernel_floor_s` at least:
 with few tokens that is all of a step's time. Counts of values are of one token in one layer, so that models of other

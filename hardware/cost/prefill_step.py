@@ -18,7 +18,7 @@ Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
 import math
 from typing import NamedTuple
 
-from hardware.cost.attention import BF16_BYTES
+from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
 from hardware.cost.decode_terms import indexer_terms, read_efficiency
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import NEVER, REDUNDANT_FROM, collectives, expert_copies, experts_read
@@ -113,7 +113,8 @@ class PrefillStep:
         self._imbalance = cal.prefill_imbalance
         self._collective = cal.collective_bytes_per_s
         self._bulk = cal.bulk_exchange_bytes_per_s
-        vector_s = cal.prefill_vector_s * (1.0 if self._split else cal.own_prompts_factor)
+        latent = isinstance(shape.attention, LatentAttentionSizes)
+        vector_s = cal.prefill_vector_s * (cal.own_prompts_factor if latent and not self._split else 1.0)
         wide, narrow = vector_share(shape), vector_share(shape, dense=True)
         self._vector_s = tuple(share * (vector_s - cal.prefill_hidden_vector_s) for share in (wide, narrow))
         self._hidden_vector_s = tuple(share * cal.prefill_hidden_vector_s for share in (wide, narrow))

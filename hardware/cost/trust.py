@@ -147,6 +147,13 @@ def expected(cost: CostModel) -> str:
     return "; ".join(texts)
 
 
+def mixed_trust(decode: Trust, prefill: Trust) -> Trust:
+    """How far a step that does both can be off."""
+    error = max(decode.error, prefill.error)
+    derived = "no such step has been published: derived from one of each kind"
+    return Trust(error, f"{derived}; expect within {_percent(error)}, the wider of both")
+
+
 def npus_text(decode: Trust, prefill: Trust, decode_npus: int, prefill_npus: int) -> str:
     """How far a number of NPUs can be off: each pool as far as its steps are, since pools grow with their steps."""
     npus = decode_npus + prefill_npus

@@ -9,6 +9,7 @@ from serving.tools.paper import (
     decode_results,
     expert_layouts,
     operators,
+    other_systems,
     prefill_results,
     stated_error,
     ub_fabric,
@@ -40,6 +41,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     expert_layouts.RATIO,
     expert_layouts.ZONE,
     stated_error.STATED,
+    other_systems.OTHER_SYSTEMS,
     xdeepserve.PRODUCTION,  # the longest one is last
 )
 
