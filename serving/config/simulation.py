@@ -77,9 +77,10 @@ class SimulationConfig:
     domains: int = key(
         "with expert_dies: groups of attention dies that use the experts in turns", default=3, low=1, high=64
     )
-    trampolines: Literal["ranks", "direct"] = key(
+    trampolines: Literal["ranks", "direct", "peers"] = key(
         "with expert_dies: how attention dies address more expert dies than a domain has dies: `ranks` = as many "
-        "expert dies forward rows to the others and results back (xDeepServe), `direct` = all of them",
+        "expert dies forward rows to the others and results back (xDeepServe), `direct` = all of them, `peers` = one "
+        "expert die each, with the gate, which exchanges rows with the others (afd-plugin's CAM P2P)",
         default="ranks",
     )
     supernodes: int = key(

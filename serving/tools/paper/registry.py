@@ -8,6 +8,7 @@ from serving.tools.paper import (
     caching,
     decode_results,
     expert_layouts,
+    experts_apart,
     operators,
     other_systems,
     prefill_results,
@@ -40,6 +41,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     expert_layouts.REVIVE,
     expert_layouts.RATIO,
     expert_layouts.ZONE,
+    experts_apart.APART,
     stated_error.STATED,
     other_systems.OTHER_SYSTEMS,
     xdeepserve.PRODUCTION,  # the longest one is last

@@ -25,8 +25,8 @@ def run_stated(_setting: Setting) -> Findings:
     classes = sorted({(row.kind, row.device, row.attention, row.engine) for row in rows})
     note = (
         f"{len(rows)} rows in {len(classes)} classes: kind of step, device, attention, engine. A class with rows of "
-        f"{len(rows)} rows in {len(classes)} classes: kind of step, device, attention, engine. A class with rows of "
-        "with the error that they have when they are left out."
+        "its own gets their spread, any other one the widest of its neighbours'. Rows that a device was fitted to "
+        "count with the error that they have when they are left out."
     )
     return Findings(found, (note,))
 
