@@ -65,6 +65,7 @@ class DecodeStep:
         if shape.drafter is not None:
             division = Parallelism(parallelism.attention_tp, parallelism.head_tp)
             self.drafter = DecodeStep(device, shape.drafter, division)
+        self._floored = device.calibration.kernel_floor_s > 0 or device.calibration.far_exchange_s > 0
         self._reach = shape.attention.reach(shape.layers)
         self._exchanges = shape.experts > 0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
@@ -115,31 +116,44 @@ class DecodeStep:
         read = self.read_tokens(load) / halves
         core_t = c.core_t if load.drafts else c.core_single_t
         experts = group.read(mean * load.dies)
-        dispatch, combine = cal.exchange_floor_s + group.dispatch_t * own, cal.exchange_floor_s + group.combine_t * own
         half = HalfBatch(
             c.prolog_t * tokens,
             core_t * rows * read,
-            max(c.core_w * read, c.core_floor),
+            c.core_w * read,
             c.output_t * tokens,
-            max(c.attention_v * own, c.norm_floor),
-            max(dispatch, group.least) + max(combine, group.least),
+            c.attention_v * own,
+            2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * own,
             c.expert_t * (group.busiest(mean, load.imbalance) + cal.small_gemm_tokens * experts),
-            max(c.expert_w * experts, c.expert_floor),
-            max(c.expert_v * own, c.gate_floor),
+            c.expert_w * experts,
+            c.expert_v * own,
             c.dense_t * tokens,
-            max(c.dense_v * own, c.norm_floor),
+            c.dense_v * own,
             0.0 if alone else self.collectives.pair_s + self.collectives.pair_t * tokens,
         )
         if c.indexer is None:
-            return half
+            return self._at_least(half, group, own) if self._floored else half
         index, whole = c.indexer, c.core_w * context
         scattered = index.gathered_w * rows * read
-        return half._replace(
-            core_w=max(min(scattered, whole), c.core_floor),
+        half = half._replace(
+            core_w=scattered if scattered < whole else whole,
             index_c=index.product_t * tokens,
             score_c=index.score_t * rows * context,
             score_w=index.score_w * context,
             score_vector=index.score_vector_t * rows * context,
+        )
+        return self._at_least(half, group, own) if self._floored else half
+
+    def _at_least(self, half: HalfBatch, group: GroupTerms, own: float) -> HalfBatch:
+        """Operators that take at least the time of their small kernels, and exchanges that of the network."""
+        c, floor = self.terms, self.device.calibration.exchange_floor_s
+        exchanges = (max(floor + each * own, group.least) for each in (group.dispatch_t, group.combine_t))
+        return half._replace(
+            core_w=max(half.core_w, c.core_floor),
+            attention_vector=max(half.attention_vector, c.norm_floor),
+            exchange=sum(exchanges) if group.slots else half.exchange,
+            expert_w=max(half.expert_w, c.expert_floor),
+            expert_vector=max(half.expert_vector, c.gate_floor),
+            dense_vector=max(half.dense_vector, c.norm_floor),
         )
 
     def attention_s(self, half: HalfBatch, share: float) -> float:

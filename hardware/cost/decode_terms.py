@@ -5,7 +5,7 @@ memory is the read of its weights or of the KV cache, which needs no cores to sp
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
 from hardware.cost.device_model import Calibration, DeviceModel
@@ -161,40 +161,49 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
     latent = isinstance(attention, LatentAttentionSizes)
     cached_rate = cal.core_memory_efficiency if latent else cal.grouped_memory_efficiency
     core_rate = die.bf16_flops_per_s * (cal.core_fp8_gain if formats.kv == "fp8" else 1.0)
-    of_attention, of_experts, of_dense = attention_kernels(shape), expert_kernels(shape), dense_kernels(shape)
-    indexer = indexer_terms(device, shape, cal.core_utilisation_single)
-    first = starts(of_attention) * cal.kernel_start_s + (indexer.start if indexer else 0.0)
-
-    def floor(kernels: tuple[Kernel, ...], *names: str) -> float:
-        return small(kernels, *names) * cal.kernel_floor_s
-
-    return DecodeTerms(
+    terms = DecodeTerms(
         prolog_t=2 * prolog / gemm + 2 * into / gemm16,
-        prolog_w=max((prolog * weight + into * BF16_BYTES) / skinny, floor(of_attention, "prolog")),
+        prolog_w=(prolog * weight + into * BF16_BYTES) / skinny,
         output_t=2 * output / gemm + 2 * out_of / gemm16,
-        output_w=max((output * weight + out_of * BF16_BYTES) / skinny, floor(of_attention, "value", "output")),
+        output_w=(output * weight + out_of * BF16_BYTES) / skinny,
         core_t=core / (core_rate * cal.core_utilisation),
         core_single_t=core / (core_rate * cal.core_utilisation_single),
         core_w=cached / attention.cache_parts(tp) / (die.hbm_bytes_per_s * cached_rate),
         dense_t=2 * dense / gemm,
-        dense_w=max(dense * weight / skinny, floor(of_dense, "products")),
+        dense_w=dense * weight / skinny,
         expert_t=2 * expert / gemm_e,
         expert_w=expert * weight_e / skinny_e,
         merge_t=2 * merge / gemm,
         merge_w=merge * weight / skinny,
         head_t=2 * shape.head_weights / gemm,
         head_w=head * weight / skinny,
+        indexer=indexer_terms(device, shape, cal.core_utilisation_single),
+    )
+    return _with_kernels(terms, cal, shape)
+
+
+def _with_kernels(terms: DecodeTerms, cal: Calibration, shape: ModelShape) -> DecodeTerms:
+    """Starts, element-wise work and least times of kernels, added to the terms of products and reads."""
+    of_attention, of_experts, of_dense = attention_kernels(shape), expert_kernels(shape), dense_kernels(shape)
+
+    def floor(kernels: tuple[Kernel, ...], *names: str) -> float:
+        return small(kernels, *names) * cal.kernel_floor_s
+
+    return replace(
+        terms,
+        prolog_w=max(terms.prolog_w, floor(of_attention, "prolog")),
+        output_w=max(terms.output_w, floor(of_attention, "value", "output")),
+        dense_w=max(terms.dense_w, floor(of_dense, "products")),
         attention_v=values(of_attention) * cal.vector_value_s,
         expert_v=values(of_experts) * cal.vector_value_s,
         dense_v=values(of_dense) * cal.vector_value_s,
-        attention_start=first,
+        attention_start=starts(of_attention) * cal.kernel_start_s + (terms.indexer.start if terms.indexer else 0.0),
         expert_start=starts(of_experts) * cal.kernel_start_s,
         dense_start=starts(of_dense) * cal.kernel_start_s,
         core_floor=floor(of_attention, "core"),
         norm_floor=floor(of_attention, "norm"),
         expert_floor=floor(of_experts, "products"),
         gate_floor=floor(of_experts, "gate"),
-        indexer=indexer,
     )
 
 

@@ -61,7 +61,7 @@ def _engine(name: str) -> EngineProfile | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeCase:
+class SystemDecode:
     """A decode step of some system.
 
     Attributes:
@@ -91,7 +91,7 @@ class DecodeCase:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillCase:
+class SystemPrefill:
     """A prefill step of some system, of equal prompts.
 
     Attributes:
@@ -120,24 +120,24 @@ def _row(
     name: str,
     published: float,
     source: str,
-    case: DecodeCase | PrefillCase,
+    case: SystemDecode | SystemPrefill,
     kind: RowKind = RowKind.PREDICTED,
     note: str = "",
 ) -> PublishedRow:
     group: Group = "other systems"
-    unit = "ms" if isinstance(case, DecodeCase) else "tok/s"
+    unit = "ms" if isinstance(case, SystemDecode) else "tok/s"
     return PublishedRow(group, name, published, unit, source, case, 0.1, kind, note)
 
 
-def _cann(shape: ModelShape, formats: ModelFormats, dies: int, batch: float, context: float) -> DecodeCase:
-    return DecodeCase(
+def _cann(shape: ModelShape, formats: ModelFormats, dies: int, batch: float, context: float) -> SystemDecode:
+    return SystemDecode(
         "ascend-910c", replace(shape, formats=formats), dies, batch, context, 3, _THREE, "cann-recipes", True
     )
 
 
-def _h20(batch: float, dies: int = 16, drafts: int = 1, tokens: float = _MTP) -> DecodeCase:
+def _h20(batch: float, dies: int = 16, drafts: int = 1, tokens: float = _MTP) -> SystemDecode:
     """Prompts of 4,096 and answers of 1,536 tokens."""
-    return DecodeCase("h20", replace(DEEPSEEK_R1, formats=_FP8_KV), dies, batch, 4864, drafts, tokens)
+    return SystemDecode("h20", replace(DEEPSEEK_R1, formats=_FP8_KV), dies, batch, 4864, drafts, tokens)
 
 
 _K = 1024
@@ -149,7 +149,7 @@ CANN_FITTED = (
     _row("V3.2 W4A8, 32 at 64K, EP32", 22.51, CANN, _cann(DEEPSEEK_V32, _W4C8, 32, 2, 64 * _K), _F),
     _row(
         "R1 prefill, own prompts, half batches", 6522, R1_PREFILL,
-        PrefillCase("ascend-910c", DEEPSEEK_R1, 32, 8192, 4096, True, True, _OWN), _F,
+        SystemPrefill("ascend-910c", DEEPSEEK_R1, 32, 8192, 4096, True, True, _OWN), _F,
     ),
 )  # fmt: skip
 CANN_SEEN = (_row("V3.2, 512 at 128K, EP128", 25.8, CANN, _cann(DEEPSEEK_V32, _C8, 128, 8, 128 * _K), _F),)
@@ -161,7 +161,7 @@ H20_FITTED = (
 AFD_FITTED = (
     _row(
         "V3.2, 16 a die at 16K, EP64, no draft", 68.8, AFD,
-        DecodeCase(
+        SystemDecode(
             "ascend-910c", replace(DEEPSEEK_V32, formats=_W8), 64, 32, 16_896, engine="vllm-ascend", balanced=True
         ), _F,
     ),
@@ -176,13 +176,13 @@ PREDICTED = (
     _row("GLM-5, 256 at 64K, EP128", 22.54, GLM, _cann(GLM_5, _W8, 128, 4, 64 * _K)),
     _row(
         "R1, 6,144 at 4K, EP128, INT8 cache", 44.9, R1_DECODE,
-        DecodeCase(
+        SystemDecode(
             "ascend-910c", replace(DEEPSEEK_R1, formats=_C8), 128, 96, 4096, 1, 1.7, "cann-recipes", balanced=True
         ),
     ),
     _row(
         "R1 prefill, own prompts, whole batches", 5237, R1_PREFILL,
-        PrefillCase("ascend-910c", DEEPSEEK_R1, 32, 8192, 4096, False, True, _OWN),
+        SystemPrefill("ascend-910c", DEEPSEEK_R1, 32, 8192, 4096, False, True, _OWN),
     ),
     _row("R1, 8 a GPU, EP16", 28.78, H20, _h20(8)),
     _row("R1, 8 a GPU, EP32", 27.30, H20, _h20(8, 32)),
@@ -191,29 +191,29 @@ PREDICTED = (
     _row("R1, 48 a GPU, EP16", 67.23, H20, _h20(48)),
     _row(
         "R1 prefill, TP8, 4K", 2062, H20,
-        PrefillCase(
+        SystemPrefill(
             "h20", replace(DEEPSEEK_R1, formats=_FP8_KV), 8, 2048, 4096, False, True, Parallelism(attention_tp=8)
         ),
     ),
     _row("Qwen3-30B-A3B BF16, 100 a GPU, EP4, 4K + 2K", 36.38, SIM,
-         DecodeCase("h20", replace(QWEN3_30B, formats=_BF16), 4, 100, 5120)),
+         SystemDecode("h20", replace(QWEN3_30B, formats=_BF16), 4, 100, 5120)),
     _row("Qwen3-30B-A3B BF16 prefill, 4K", 16_594, SIM,
-         PrefillCase("h20", replace(QWEN3_30B, formats=_BF16), 1, 16_384, 4096, False)),
+         SystemPrefill("h20", replace(QWEN3_30B, formats=_BF16), 1, 16_384, 4096, False)),
     _row("Qwen3-8B FP8, 64 a GPU, 4K + 2K", 23.86, SIM,
-         DecodeCase("h20", replace(QWEN3_8B, formats=_FP8), 1, 64, 5120)),
+         SystemDecode("h20", replace(QWEN3_8B, formats=_FP8), 1, 64, 5120)),
     _row("Qwen3-8B FP8 prefill, 4K", 15_061, SIM,
-         PrefillCase("h20", replace(QWEN3_8B, formats=_FP8), 1, 16_384, 4096, False)),
+         SystemPrefill("h20", replace(QWEN3_8B, formats=_FP8), 1, 16_384, 4096, False)),
     _row("Kimi-K2, 480 a GPU, EP96, 2K", 160, KIMI,
-         DecodeCase("h200", replace(KIMI_K2, formats=_FP8), 96, 480, 2050)),
+         SystemDecode("h200", replace(KIMI_K2, formats=_FP8), 96, 480, 2050)),
     _row("Kimi-K2 prefill, EP32, 2K", 7000, KIMI,
-         PrefillCase("h200", replace(KIMI_K2, formats=_FP8), 32, 16_384, 2000, True)),
+         SystemPrefill("h200", replace(KIMI_K2, formats=_FP8), 32, 16_384, 2000, True)),
     _row("R1 W4A8, 416 at 3.5K + 1.5K, EP16", 50, SGLANG,
-         DecodeCase("ascend-910c", replace(DEEPSEEK_R1, formats=_W4), 16, 52, 4352, 2, 2.19, "sglang-ascend")),
+         SystemDecode("ascend-910c", replace(DEEPSEEK_R1, formats=_W4), 16, 52, 4352, 2, 2.19, "sglang-ascend")),
     _row("V3.2, 8 at 128K, DP8 x TP4", 26, SGLANG,
-         DecodeCase("ascend-910c", replace(DEEPSEEK_V32, formats=_W8), 32, 0.5, 131_584, 3, _THREE, "sglang-ascend",
+         SystemDecode("ascend-910c", replace(DEEPSEEK_V32, formats=_W8), 32, 0.5, 131_584, 3, _THREE, "sglang-ascend",
                     division=Parallelism(attention_tp=4))),
     _row("V3.2, 17 at 64K + 3K, DP8 x TP4", 32, VLLM,
-         DecodeCase("ascend-910c", replace(DEEPSEEK_V32, formats=_W8), 32, 1.06, 67_000, 2, 2.19, "vllm-ascend",
+         SystemDecode("ascend-910c", replace(DEEPSEEK_V32, formats=_W8), 32, 1.06, 67_000, 2, 2.19, "vllm-ascend",
                     division=Parallelism(attention_tp=4))),
 )  # fmt: skip
 """Kept back. Assumed where a source is silent: 70 % of drafts hold, as the CANN recipes say of one."""

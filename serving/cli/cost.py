@@ -108,7 +108,9 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
         help="of the model: w8a8, fp8, bf16, w4a8, w8a16, w4a16, mxfp4, or two of them: attention+experts (default: as"
         " its config.json states, FP8 as W8A8 on a device that multiplies none)",
     )
-    cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: that of config.json)")
+    cost.add_argument(
+        "--kv", choices=("bf16", "int8", "fp8"), help="format of the KV cache (default: as in config.json)"
+    )
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )

@@ -8,7 +8,7 @@ from serving.config.upgrade_rules import AUTOSCALER, ENGINES, GATEWAY, restarts,
 
 Executor = Literal["auto", "native", "torch", "simulated"]
 ExpertBalance = Literal["default", "perfect"]
-SimulatedKv = Literal["auto", "bf16", "int8"]
+SimulatedKv = Literal["auto", "bf16", "int8", "fp8"]
 PrefillLayout = Literal["device", "sp-tp-sp", "data-parallel", "context-parallel"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
 PoolPlane = Literal["ub", "vpc"]

@@ -52,7 +52,7 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
             ("--prefill-attention", "data-parallel", "--prompt", "16384"),
         )
     )
-    assert own == named < other, "one prompt for each die, and nothing to exchange"
+    assert own == named > other > 0.9 * own, "nothing to exchange, but keys and values of all heads"
     assert fewer < 0.5 * other, "eight prompts for 32 dies"
     text = printed(capsys, "--prefill", "65536", "--dies", "16", "--attention-tp", "4", "--explain")
     assert "not checked: no row has attention TP 4" in text
@@ -119,7 +119,7 @@ def test_the_published_deployment(capsys: pytest.CaptureFixture[str]) -> None:
         capsys, (*PUBLISHED, "--explain"), "decode on 480 dies of attention in 3 domains + 288 of experts",
         "one deployment only, xDeepServe's 480 + 288 dies", "attention sets the pace",
         "96 sequences per attention die", "tokens per attention die", "send to experts",
-        "hidden: every 606 us, 3 domains x the longest of: A2E 177 us, experts 122 us, E2A 202 us", "scheduling",
+        "hidden: every 605 us, 3 domains x the longest of: A2E 177 us, experts 122 us, E2A 202 us", "scheduling",
         "MTP layer", "last return",
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def test_few_expert_dies_keep_attention_waiting(capsys: pytest.CaptureFixture[st
 
 def test_the_largest_batch_apart(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "--tpot", "62ms", "--dies", "768", "--expert-dies", "288", "--context", "3072")
-    assert found["batch_per_npu"] == 127, "xDeepServe has 120 at its TPOT of 62 ms"
+    assert found["batch_per_npu"] == 123, "xDeepServe has 120 at its TPOT of 62 ms"
     text = printed(capsys, "--tpot", "62ms", "--dies", "768", "--expert-dies", "288", "--context", "3072", "--explain")
     assert "limited by latency" in text
     assert "scheduling" in text
