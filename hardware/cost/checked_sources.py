@@ -8,7 +8,7 @@ from hardware.cost.engine_fit import judge
 from hardware.cost.engine_profile import ENGINE_FOLDER, OWN_ENGINE, load_engine
 from hardware.cost.measured_file import read_measured
 from hardware.cost.published import PublishedRow, RowKind
-from hardware.cost.published_systems import PREDICTED, R1_PREFILL, DecodeCase
+from hardware.cost.published_systems import PREDICTED, R1_PREFILL, SystemDecode
 
 DEVICE = "ascend-910c"
 _STEPS = ("decode", "prefill", "context cache")
@@ -44,7 +44,7 @@ def system_rows() -> list[CheckedRow]:
 def system_row(row: PublishedRow, model: CostModel) -> CheckedRow:
     """One of them."""
     case = row.predict
-    decode = isinstance(case, DecodeCase)
+    decode = isinstance(case, SystemDecode)
     engine = getattr(case, "engine", "") or (OF_GPUS if model.device.name != case.device else "")  # type: ignore[attr-defined]
     engine = engine or ("cann-recipes" if row.source == R1_PREFILL else OWN_ENGINE)
     kind, attention = "decode" if decode else "prefill", attention_kind(case.shape)  # type: ignore[attr-defined]
