@@ -5,7 +5,7 @@ gets their spread. Any other one gets the widest spread of its neighbours: rows 
 the same device, of the same engine, and all rows in place of any of these without rows. `checked.csv` has the errors;
 after a change of the cost model or of its rows
 
-    python -m hardware.cost.checked
+    python -m hardware.cost.checked_sources
 
 writes it again: fitted rows with the error that they have when they are left out, all others with their error.
 """
@@ -36,7 +36,7 @@ OF_GPUS = "sglang"
 
 @dataclass(frozen=True, slots=True)
 class StepClass:
-    """What rows are alike in.
+    """Class of steps: one kind, device, attention and engine.
 
     Attributes:
         kind: `decode` or `prefill`.
@@ -64,7 +64,7 @@ class CheckedRow:
 
     @property
     def step_class(self) -> StepClass:
-        """Its class."""
+        """Class of the row."""
         return StepClass(self.kind, self.device, self.attention, self.engine)
 
 
@@ -156,9 +156,3 @@ def table_text(rows: Iterable[CheckedRow]) -> str:
     for row in rows:
         writer.writerow([f"{row.error:.3f}" if name == "error" else getattr(row, name) for name in names])
     return out.getvalue()
-
-
-if __name__ == "__main__":
-    from hardware.cost.checked_sources import all_rows
-
-    TABLE.write_text(table_text(all_rows()), encoding="utf-8")

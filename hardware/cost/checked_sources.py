@@ -1,7 +1,7 @@
 """Rows of `checked.csv` and their errors by the present cost model: those of devices, of other systems, of engines."""
 
 from hardware.cost.calibrate import calibrate
-from hardware.cost.checked import OF_GPUS, CheckedRow, attention_kind
+from hardware.cost.checked import OF_GPUS, TABLE, CheckedRow, attention_kind, table_text
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.engine_fit import judge
@@ -60,3 +60,7 @@ def engine_rows() -> list[CheckedRow]:
             row = one.row
             found.append(CheckedRow(row.phase, DEVICE, "latent", name, row.source, one.error))
     return found
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table_text(all_rows()), encoding="utf-8")

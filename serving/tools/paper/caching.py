@@ -53,20 +53,7 @@ def run_figure_23(setting: Setting) -> Findings:
         _row("gain-most", "throughput, 90 % over no reuse", 2.28, _over(most, none), "x", headline=True),
         Row("planes", "throughput, UB over VPC, largest", 1.52, planes, "x", How.RUN, _SOURCE, RowKind.FITTED),
     )
-    notes = (
-        f"Loads at {rate:.2g} GB/s per NPU, as `plan` and `simulate` have them, are fitted to the published TTFT; UB "
-        f"was measured to carry {ub:.0f}. What slows them is not published. Over VPC blocks first arrive in the host's "
-        f"memory, at the {100 * TCP_SHARE:.0f} % of the card's rate that TCP reached elsewhere: {slower:.2g} GB/s in "
-        f"all. The "
-        "share is not of this row, but that both ways add up was chosen in view of it. At line rates, UB over VPC's "
-        f"{vpc:.2f} would be {raw_planes:.2f}.",
-        "Throughput is of one full batch after the other. Our engine can load the next batch while one computes, if it "
-        f"has room for {_ROOM} of them: 90 % reuse would then give {_over(hidden, none):.1f} times the throughput. By "
-        f"our memory plan an instance has room for {room:,} tokens, one batch.",
-        "Experts are ideally balanced, closer to the published TTFT without reuse; with the default balance it "
-        f"is {default.ttft_s:.2f} s.",
-        f"Blocks of {BLOCK_TOKENS} tokens: 90 % are 29 of a prompt's 32 blocks, 90.6 %.",
-    )
+    notes = _notes(rate, ub, vpc, slower, raw_planes, _over(hidden, none), room, default.ttft_s)
     percent = [100 * share for share in _SHARES]
     plots = (
         Plot(
@@ -90,6 +77,33 @@ def run_figure_23(setting: Setting) -> Findings:
         ),
     )  # fmt: skip
     return Findings(rows, notes, plots)
+
+
+def _notes(
+    rate: float,
+    ub: float,
+    vpc: float,
+    slower: float,
+    raw_planes: float,
+    hidden_gain: float,
+    room: int,
+    default_s: float,
+) -> tuple[str, ...]:
+    """Notes on the figure."""
+    return (
+        f"Loads at {rate:.2g} GB/s per NPU, as `plan` and `simulate` have them, are fitted to the published TTFT; UB "
+        f"was measured to carry {ub:.0f}. What slows them is not published. Over VPC blocks first arrive in the host's "
+        f"memory, at the {100 * TCP_SHARE:.0f} % of the card's rate that TCP reached elsewhere: {slower:.2g} GB/s in "
+        f"all. The "
+        "share is not of this row, but that both ways add up was chosen in view of it. At line rates, UB over VPC's "
+        f"{vpc:.2f} would be {raw_planes:.2f}.",
+        "Throughput is of one full batch after the other. Our engine can load the next batch while one computes, if it "
+        f"has room for {_ROOM} of them: 90 % reuse would then give {hidden_gain:.1f} times the throughput. By "
+        f"our memory plan an instance has room for {room:,} tokens, one batch.",
+        "Experts are ideally balanced, closer to the published TTFT without reuse; with the default balance it "
+        f"is {default_s:.2f} s.",
+        f"Blocks of {BLOCK_TOKENS} tokens: 90 % are 29 of a prompt's 32 blocks, 90.6 %.",
+    )
 
 
 def _row(key: str, label: str, published: float, ours: float, unit: str, *, headline: bool = False) -> Row:

@@ -60,7 +60,7 @@ def test_stated_errors_contain_nine_of_ten_rows_and_are_narrow() -> None:
 
 
 def test_the_table_is_of_this_cost_model() -> None:
-    """After a change of the cost model or of its rows: python -m hardware.cost.checked."""
+    """After a change of the cost model or of its rows: python -m hardware.cost.checked_sources."""
     text = table_text(checked_rows()).splitlines()
     fresh = table_text([*system_rows(), *engine_rows()]).splitlines()
     assert text[-len(fresh) + 1 :] == fresh[1:]
