@@ -234,8 +234,10 @@ def _by_neighbours(cost: CostModel, kind: str, caution: str) -> Trust:
         attention_kind(cost.shape),
         engine if cost.engine is None else cost.engine.name,
     )
-    division = getattr(cost, kind).parallelism.caution
-    found = stated(asked, checked_rows(), like_rows=not division)
+    another = cost.engine is not None and cost.engine.name != OWN_ENGINE  # its rows are of several models and formats
+    like_rows = another or not model_trust(cost.shape, cost.engine)
+    like_rows = like_rows and not getattr(cost, kind).parallelism.caution
+    found = stated(asked, checked_rows(), like_rows=like_rows)
     text = f"expect within {_percent(found.error)}, {found.why}"
     return Trust(found.error, text if not found.neighbours else f"{caution}; {text}")
 
