@@ -25,7 +25,7 @@ async def test_a_death_is_seen_at_once_and_so_is_what_comes_in_its_place(
         await open_page(page, dashboard)
         dashboard.wish(load=0.5, dead=["decode"])
         await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('1 dead')")
-        assert "2 running" in await text(page, DECODE)
+        assert "2 serving" in await text(page, DECODE)
         assert await page.run("document.querySelectorAll('#nodes .npu[data-state=dead]').length") == 4
         assert "1,340 tokens resumed" in await text(page, "#decisions")
         await choose(page, "event")
