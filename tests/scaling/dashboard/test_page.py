@@ -80,35 +80,6 @@ async def test_curves_have_scales_and_end_with_what_the_cards_show(browser: Chro
         assert page.faults == []
 
 
-async def test_an_event_leads_to_its_requests_and_its_log(browser: Chromium, dashboard: FakeDashboard) -> None:
-    dashboard.wish(dead=["decode"])
-    async with browser.page() as page:
-        await open_page(page, dashboard)
-        await page.wait("document.querySelector('#decisions li[data-sort=event] .command')")
-        command = await text(page, "#decisions li[data-sort=event] .command")
-        assert re.fullmatch(r"cloudmatrix logs d\w+", command)
-        address = await page.run("document.querySelector('#decisions li[data-sort=event] a').href")
-        assert re.fullmatch(rf"http://127.0.0.1:8000/requests\?from=\d+&to=\d+&find={command.split()[2]}", address)
-        decision = await page.run("document.querySelector('#decisions li[data-sort=decision] a').href")
-        assert re.fullmatch(r"http://127.0.0.1:8000/requests\?from=\d+&to=\d+", decision)
-        await page.click("#decisions .command")
-        await page.wait("document.querySelector('#decisions .command').innerText === 'copied'")
-        await page.wait(f"document.querySelector('#decisions .command').innerText === {command!r}")
-        assert page.faults == []
-
-
-@pytest.mark.parametrize(("width", "columns"), [(1280, 6), (1100, 3), (390, 1)])
-async def test_the_tiles_are_full_rows(
-    browser: Chromium, dashboard: FakeDashboard, width: int, columns: int
-) -> None:
-    async with browser.page(width) as page:
-        await open_page(page, dashboard)
-        tops = "[...document.querySelectorAll('.tile')].map((e) => Math.round(e.getBoundingClientRect().top))"
-        rows = await page.run(tops)
-        assert [rows.count(top) for top in dict.fromkeys(rows)] == [columns] * (6 // columns)
-        assert await page.run("document.documentElement.scrollWidth - innerWidth") <= 0
-
-
 async def test_ranks_stand_below_their_group_with_their_processes(browser: Chromium, dashboard: FakeDashboard) -> None:
     dashboard.wish(load=0.8, ranks=2)
     async with browser.page() as page:
