@@ -31,7 +31,7 @@ export class Plot {
     [this.scale, this.times, this.tip] = [make("div.curve-scale"), make("div.curve-times"), make("div.tip", { hidden: true })];
     const area = make("div.curve-area", {}, svg, this.tip);
     this.element = make("figure.curve", {},
-      make("figcaption", {}, make("h2", {}, curve.title), make("span.small", {}, curve.window), make("span.small.more", {}, this.link)),
+      make("figcaption", {}, make("h2", {}, curve.title), make("span.small", { title: curve.window }, curve.window), make("span.small.more", {}, this.link)),
       make("div.curve-head", {}, this.value, this.aside), make("div.curve-plot", {}, this.scale, area, this.times));
     const share = (event) => {
       const box = svg.getBoundingClientRect();
