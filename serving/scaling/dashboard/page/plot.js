@@ -13,6 +13,7 @@ const STEPS = [1, 2, 5, 10]; // distances of the values on an axis, times a powe
 const MOST_STEPS = 3;
 const TIME_STEPS_S = [60, 120, 300, 600, 900];
 const MOST_TIMES = 5;
+const FAR = 0.2; // values below this share of their SLO are drawn without its line
 const NEAR = 0.012; // how far from a mark the pointer still shows it, as a share of the width
 
 export class Plot {
@@ -48,8 +49,10 @@ export class Plot {
     const { curve } = this;
     const { state, span } = now;
     this.points = pointsOf(curve, now);
+    const high = Math.max(0, ...numbersOf(this.points));
     const goal = curve.limit?.(state) ?? null;
-    const [step, top] = valueAxis(curve, Math.max(goal ?? 0, ...numbersOf(this.points)));
+    const far = goal !== null && high > 0 && high < goal * FAR; // the curve would be a line at zero
+    const [step, top] = valueAxis(curve, far ? high : Math.max(goal ?? 0, high));
     const x = (at) => (WIDTH * (at - state.now + span)) / span;
     const y = (one) => HEIGHT * (1 - Math.min(1, one / top));
     const values = Array.from({ length: Math.round(top / step) + 1 }, (_, place) => place * step);
@@ -58,7 +61,7 @@ export class Plot {
     labels(this.scale, values.map((one) => [one ? curve.unit(one) : "0", "bottom", one / top]));
     labels(this.times, times.map((at) => [clock(at).slice(0, 5), "left", x(at) / WIDTH]));
     for (const name of new Set(this.points.flatMap(({ values: all }) => Object.keys(all)))) this.lineOf(name).setAttribute("d", path(this.points, name, x, y, curve.whole));
-    this.limit.setAttribute("d", goal === null ? "" : `M0 ${y(goal)}H${WIDTH}`);
+    this.limit.setAttribute("d", goal === null || far ? "" : `M0 ${y(goal)}H${WIDTH}`);
     for (const [kind, element] of this.marks) element.setAttribute("d", now.marks.filter((one) => one.kind === kind && one.at > state.now - span).map(({ at }) => `M${x(at).toFixed(1)} 0V${HEIGHT}`).join(""));
     this.tell();
     this.svg.setAttribute("aria-label", `${curve.title}, last ${span / 60} minutes: ${this.value.title || this.value.textContent} now`);
