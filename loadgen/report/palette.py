@@ -13,13 +13,22 @@ COLORS = {
     "grey": ("#7b838b", "#8f989f"),
 }
 """By name: the value on a light and on a dark page."""
+GROUNDS = {
+    "page": ("#f7f7f5", "#121517"),
+    "card": ("#ffffff", "#191d20"),
+    "ink": ("#1c2126", "#e3e6e8"),
+    "soft": ("#5c656e", "#a3abb2"),
+    "faint": ("#8a929a", "#7d868e"),
+    "line": ("#e3e4e0", "#2b3135"),
+}
+"""Grounds, lines and text: of the page, of a card on it, and three strengths of text, `faint` for placeholders only."""
 POOLS = {"prefill": "blue", "decode": "violet", "aggregated": "violet", "kvcache": "green"}
 """Colours of the pools. Their names are colours, too."""
 
 
 def variables(*, dark: bool) -> str:
     """All colours as declarations of CSS variables, one line."""
-    values = [f"--{name}: {shades[dark]};" for name, shades in COLORS.items()]
+    values = [f"--{name}: {shades[dark]};" for name, shades in (COLORS | GROUNDS).items()]
     return " ".join(values + [f"--{pool}: var(--{color});" for pool, color in POOLS.items()])
 
 
