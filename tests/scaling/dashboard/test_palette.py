@@ -1,4 +1,4 @@
-"""A pool has one colour, and grounds are the same, on the page, in reports, in the animation and on boards: verified in pictures."""
+"""A pool has one colour, and grounds are the same, on pages, reports, the animation and boards: checked in pictures."""
 
 import json
 from pathlib import Path
