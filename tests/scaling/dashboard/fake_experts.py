@@ -108,7 +108,7 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
         ranks=shape.ranks, experts=shape.experts,
         to_ranks=tuple(map(tuple, to_ranks)), rows=tuple(map(tuple, rows)) if shape.table else (),
         busiest=() if shape.table else tuple(ExpertRows(layer, 5, 90 - layer) for layer in range(9)),
-        held=(own,) * shape.layers if shape.table else (), held_count=len(own) * shape.layers,
+        held=(own,) * shape.layers, held_count=len(own) * shape.layers,
         borrowed=tuple(borrowed), borrowed_count=len(borrowed),
         exchange=ExchangeFacts(
             tuple(0 if one is None else (1 + one) << 22 for one in peers),

@@ -55,7 +55,7 @@ async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboa
         assert "counts these rows from 0: 0 is layer 1" in group
         assert shared["title"].endswith("held by r0, r1")
         assert (shared["mark"], shared["read"]) == ("redundant", shared["title"])
-        assert shared["homes"] == "0\n1", "read without pointing"
+        assert shared["homes"] == "0 1", "read without pointing"
         assert "pid 5001\n\tn0.npu1\t3" in await text(page, ".ranks tbody tr:nth-child(2)")
         assert "r1, 3.5 s" in group, "r0 waits for r1"
         assert await page.run("document.querySelectorAll('.matrix').length") == 2
@@ -135,9 +135,11 @@ async def test_a_large_model_stays_small(browser: Chromium, dashboard: FakeDashb
         assert await page.run("document.querySelectorAll('.heat .cell').length") == 58 * 32
         assert await page.run("[...document.querySelectorAll('.matrix')].every((e) => e.hidden)")
         assert await page.run("document.querySelectorAll('.largest li').length") == 20, "ten pairs of each"
+        homes = "[...document.querySelectorAll('.layer-homes li')].map((e) => e.innerText + e.dataset.mark)"
+        assert (await page.run(homes))[7:9] == ["7 r0", "8 r0 r1redundant"]
         assert await page.run("document.querySelectorAll('*').length") < 6000
         assert await page.run("document.body.scrollHeight") < 3000
-        assert len(json.dumps(dashboard.ask("GET", "/api/experts")[2])) < 60_000
+        assert len(json.dumps(dashboard.ask("GET", "/api/experts")[2])) < 150_000
         await page.size(390, 740)
         for wish, cells in (("large", 58 * 32), ("wide", 16 * 64)):
             dashboard.wish(experts=wish)

@@ -3,6 +3,7 @@
 import { make, show, write } from "./dom.js";
 import { groupEvents } from "./expert_events.js";
 import { heatMap } from "./expert_heat.js";
+import { layerPlacement } from "./expert_layer.js";
 import { Orders } from "./expert_orders.js";
 import { pairs } from "./expert_pairs.js";
 import { rankTable } from "./expert_ranks.js";
@@ -16,6 +17,7 @@ export function groupCard({ group }, afterwards) {
     words: make("p.quiet"),
     orders,
     heat: heatMap(group),
+    layer: layerPlacement(group),
     busiest: make("p.quiet"),
     ranks: rankTable(group, (rank) => orders.drain(rank)),
     events: groupEvents(group),
@@ -24,12 +26,12 @@ export function groupCard({ group }, afterwards) {
   };
   const card = make("article.group", { "aria-label": `Group ${group}` },
     make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words), parts.orders.element,
-    make("div.placement", {}, parts.heat, parts.events), parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
+    make("div.placement", {}, parts.heat, parts.events), parts.layer, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
   card.update = (state) => update(parts, state);
   return card;
 }
 
-function update({ chips, words, orders, heat, busiest, ranks, moved, waits, events }, { group, controls }) {
+function update({ chips, words, orders, heat, layer: oneLayer, busiest, ranks, moved, waits, events }, { group, controls }) {
   const { members, ranks_total: all, rank_numbers: numbers, exchange } = group;
   write(chips.epoch, `epoch ${group.epoch}`);
   write(chips.map, `map ${group.map_version}`);
@@ -44,6 +46,7 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits, even
   moved.update(exchange.bytes, numbers);
   waits.update(exchange.waited_s, numbers);
   events.update(group);
+  oneLayer.update(group);
 }
 
 /** Of layers with rows: the draft layer has none without speculation. */

@@ -65,11 +65,7 @@ function paint(cell, { heat, mark, words, homes = "" }) {
 }
 
 function byExpert({ rows, ranks, layer_names: names }) {
-  const homes = rows.map((row) => row.map(() => []));
-  for (const { rank, held, borrowed } of ranks) {
-    held.forEach((experts, layer) => experts.forEach((expert) => homes[layer][expert].push({ rank, borrowed: false })));
-    borrowed.forEach(([layer, expert]) => homes[layer][expert].push({ rank, borrowed: true }));
-  }
+  const homes = rows.map((row, layer) => homesIn(ranks, layer, row.length));
   return {
     title: "Which rank holds which expert",
     columns: rows[0].map((_, expert) => `${expert}`),
@@ -78,13 +74,26 @@ function byExpert({ rows, ranks, layer_names: names }) {
   };
 }
 
+/** Of each expert of a layer the ranks that hold it. */
+export function homesIn(ranks, layer, experts) {
+  const homes = Array.from({ length: experts }, () => []);
+  for (const { rank, held, borrowed } of ranks) {
+    for (const expert of held[layer] ?? []) homes[expert].push({ rank, borrowed: false });
+    for (const [at, expert] of borrowed) if (at === layer) homes[expert].push({ rank, borrowed: true });
+  }
+  return homes;
+}
+
+/** Copies beyond the first, or one in place of a lost rank. */
+export function markOf(homes) {
+  if (homes.some((home) => home.borrowed)) return "borrowed";
+  return homes.length > 1 ? "redundant" : "";
+}
+
 function expertCell(heat, rows, layer, expert, homes) {
-  const borrowed = homes.some((home) => home.borrowed);
-  const held = homes.filter((home) => !home.borrowed).length;
   const where = homes.map((home) => `r${home.rank}${home.borrowed ? " in place of a lost rank" : ""}`).join(", ") || "no rank";
-  const mark = borrowed ? "borrowed" : held > 1 ? "redundant" : "";
   const words = `${layerName(layer)}, expert ${expert}: ${count(rows)} rows; held by ${where}`;
-  return { heat, mark, words, homes: homes.map((home) => home.rank).join("\n") || "?" };
+  return { heat, mark: markOf(homes), words, homes: homes.map((home) => home.rank).join(" ") || "?" };
 }
 
 function byRank({ rank_layer_rows: rows, members, layer_names: names }) {
@@ -92,7 +101,7 @@ function byRank({ rank_layer_rows: rows, members, layer_names: names }) {
     title: "Rows by layer and rank",
     columns: rows[0].map((_, rank) => `r${rank}`),
     rows: rows.map((row, layer) => shades(row).map((heat, rank) => rankCell(heat, row[rank], names[layer], rank, members))),
-    legend: "The fuller the colour, the more rows in its layer. The model has too many experts for a table of them.",
+    legend: "The fuller the colour, the more rows in its layer. The model has too many experts for one table of all layers.",
   };
 }
 
