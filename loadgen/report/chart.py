@@ -229,8 +229,8 @@ class TimeAxis:
 
     @property
     def x(self) -> Axis:
-        """The axis itself."""
-        return Axis(unit="clock", low=0.0, high=self.end_s)
+        """The axis itself, not short of the last position when that is rounded up."""
+        return Axis(unit="clock", low=0.0, high=max(self.end_s, compact(self.end_s) or 0.0))
 
     def chart(
         self,

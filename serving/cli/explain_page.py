@@ -24,6 +24,7 @@ def explain_page(found: Sequence[RequestTimes]) -> str:
         footnote="Durations are measured where they happen, by that host's own clock; the clocks of two hosts are "
         "never compared.",
     )
+    page.body.append(element("h1", page.title))
     if not found:
         page.add("none", "No requests", element("p", "No such request has finished since the gateways started."))
     for number, times in enumerate(found):
@@ -38,7 +39,7 @@ def _short(times: RequestTimes) -> str:
 def _request(page: Page, number: int, times: RequestTimes) -> list[object]:
     largest = list(seconds_by_kind(times.choices[0].parts).items())[:4] if times.choices else []
     parts: list[object] = [
-        element("p", head_line(times)),
+        element("p", head_line(times, ", ")),
         tiles([_tile(kind, seconds, times.total_s) for kind, seconds in largest]),
         element("p", times.cause),
         page.draw([_chart(number, times)], single=True),
@@ -85,8 +86,8 @@ _SHOWN_S = 1e-6
 """Shorter parts are noise of the clocks; the sum counts them."""
 
 
-def head_line(times: RequestTimes) -> str:
-    """One line: duration, outcome, size."""
+def head_line(times: RequestTimes, apart: str = "  ") -> str:
+    """One line: arrival, duration, outcome, size; `apart` is between the first three."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(times.arrived))
     facts = [
         f"{times.prompt_tokens} prompt tokens",
@@ -98,7 +99,7 @@ def head_line(times: RequestTimes) -> str:
         facts.append(f"first token after {numbers.duration(first)}")
     if times.resumed:
         facts.append(f"resumed {times.resumed} times")
-    return f"{at}  {numbers.duration(times.total_s)}  {', '.join(facts)}"
+    return apart.join((at, numbers.duration(times.total_s), ", ".join(facts)))
 
 
 def details(part: TimePart) -> str:

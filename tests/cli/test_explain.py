@@ -1,6 +1,7 @@
 """`cloudmatrix explain` against a gateway that is only an HTTP server."""
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -93,6 +94,9 @@ def test_a_page(url: str, tmp_path: Path) -> None:
     assert main(["explain", "--slowest", "--html", str(page), "--url", url]) == 0
     text = page.read_text()
     assert "chatcmpl-1 &lt;b&gt;" in text
+    assert re.search(
+        r"<h1>Where the time of requests went</h1>.*:\d\d, 2\.00 s, 64 prompt tokens, 10 output", text, re.DOTALL
+    )
     assert "<b>" not in text.partition("<body")[2].partition("chatcmpl-1")[2][:10]
     assert explain_page([])
 

@@ -227,6 +227,9 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
     wait_for(lambda: ranks(server).get(kept, before[kept]) != before[kept], "so is the other one", state=server.cluster)
     events = server.state()["events"]
     assert ("died", lost.partition("#")[2]) in {(event["kind"], event["replica"]) for event in events}
+    groups = json.loads(server.get("/api/experts", **server.dashboard))["groups"]
+    shown = {(one["kind"], one["replica"]) for group in groups for one in group["events"] if group["pool"] == "decode"}
+    assert {("died", lost.partition("#")[2]), ("replaced", lost.partition("#")[2])} <= shown, "the experts page"
     server.wait_idle()
 
 

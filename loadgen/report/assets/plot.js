@@ -46,26 +46,40 @@ function rightPadding(plot, spec) {
   return Math.max(spec.x.unit === "clock" ? 26 : 14, 3 + width / 2);
 }
 
-// The ticks that are in view and have room.
+// The ticks that are in view and whose labels have room.
 function percentileSplits(plot, index, low, high) {
-  const room = (30 * (high - low)) / Math.max(1, plot.bbox.width / uPlot.pxRatio);
-  const kept = [];
-  for (const position of PERCENTILE_TICKS.map(percentilePosition)) {
-    const inView = position >= low - 1e-9 && position <= high + 1e-9;
-    if (inView && kept.every((other) => Math.abs(other - position) >= room)) kept.push(position);
-  }
-  return kept.sort((first, second) => first - second);
+  const pixel = (high - low) / Math.max(1, plot.bbox.width / uPlot.pxRatio);
+  return roomyPercentiles(low, high, pixel);
 }
 
-// From zero to a little above the data; a limit is shown if it is not so far up that the data would become flat.
+function roomyPercentiles(low, high, pixel) {
+  const kept = [];
+  for (const percentile of PERCENTILE_TICKS) {
+    const position = percentilePosition(percentile);
+    const half = (4 + 3.5 * String(percentile).length) * pixel;
+    const inView = position >= low - 1e-9 && position <= high + 1e-9;
+    if (inView && kept.every((other) => Math.abs(other.position - position) >= other.half + half)) kept.push({ position, half });
+  }
+  return kept.map(({ position }) => position).sort((first, second) => first - second);
+}
+
+// From zero to a little above the data; a limit is shown if it is not so far up that the data would become flat. A distribution
+// begins where its data does.
 function fromZero(spec) {
   const limits = (spec.limits || []).filter((limit) => !limit.vertical);
   return (plot, low, high) => {
     if (spec.y && spec.y.high !== undefined) return [spec.y.low || 0, spec.y.high];
     if (high === null || !Number.isFinite(high)) return [0, 1];
-    const top = Math.max(high, ...limits.filter((limit) => limit.value <= 3 * high).map((limit) => limit.value));
+    const shown = limits.filter((limit) => limit.value <= 3 * high).map((limit) => limit.value);
+    const top = Math.max(high, ...shown);
+    if (spec.x.unit === "percentile" && low > 0) return beside(Math.min(low, ...shown), top);
     return [Math.min(0, low), (top || 1) * 1.09];
   };
+}
+
+function beside(low, high) {
+  const room = 0.07 * (high - low || high);
+  return [Math.max(0, low - room), high + room];
 }
 
 function scales(view) {

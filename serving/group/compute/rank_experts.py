@@ -323,7 +323,7 @@ def _answers(event: MoveAnswer, order: MoveOrder) -> bool:
 # Makes a rank's `ExpertFacts`: whole tables of small models, the largest entries of large ones.
 
 MOST_CELLS = 1024
-"""Largest table [layer][expert] that is announced whole: about 5 KiB."""
+"""Largest table [layer][expert], and list of held experts, that is announced whole: about 5 KiB."""
 MOST_NAMED = 32
 """Number of busiest and borrowed experts in the facts."""
 
@@ -369,6 +369,7 @@ class RankFacts:
             rows: `[layer, expert]` of this rank since it joined.
         """
         experts, whole = rows.shape[1], rows.size <= MOST_CELLS
+        held_count = sum(map(len, self._held))
         to_ranks = np.rint(np.einsum("le,ler->lr", rows.astype(np.float64), self._shares)).astype(np.int64)
         return ExpertFacts(
             epoch=epoch,
@@ -379,8 +380,8 @@ class RankFacts:
             to_ranks=_table(to_ranks),
             rows=_table(rows) if whole else (),
             busiest=() if whole else _busiest(rows),
-            held=tuple(self._held) if whole else (),
-            held_count=sum(map(len, self._held)),
+            held=tuple(self._held) if held_count <= MOST_CELLS else (),
+            held_count=held_count,
             borrowed=tuple(self._borrowed[:MOST_NAMED]),
             borrowed_count=len(self._borrowed),
             exchange=exchange,

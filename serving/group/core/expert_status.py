@@ -169,6 +169,7 @@ def _rank(member: AnnouncedMember, told: ExpertFacts) -> dict[str, Any]:
         "role": member.facts.get("role", RankRole.BOTH.value),
         "replica": member.replica,
         "pid": member.facts.get("pid"),
+        "npus": member.facts.get("npus", []),
         "state": member.facts.get("state"),
         "epoch": told.epoch,
         "map_version": told.map_version,

@@ -25,7 +25,7 @@ build(lambda done, of: None, Path(sys.argv[1]) / build_name())
 """
 
 
-class NativeLibraryHook(BuildHookInterface):
+class NativeLibraryHook(BuildHookInterface[Any]):
     """Runs before hatchling assembles a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ class BoardViews:
             case ReadPools():
                 return self._pools(now)
             case ReadExperts():
-                return experts_of(self._config, self._fleet.snapshot, self._seen.events.lost(), now)
+                return experts_of(self._config, self._fleet.snapshot, self._seen.events, now)
             case ReadDecisions(pool, after, limit):
                 return [self._fleet.room.row(entry, now) for entry in self._fleet.ledger.newest(pool, after, limit)]
             case ReadEvents(pool, after, limit):

@@ -8,7 +8,7 @@ from serving.config.serve import ServeConfig
 from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
-from serving.scaling.core.event_log import EventKind
+from serving.scaling.core.event_log import EventKind, EventLog
 from serving.values.group import DrainRank, OperatorOrder, OrderAnswer, RebalanceExperts, ResizeGroup, SizeOrder
 from serving.values.scaling_operations import DrainGroupRank, GroupAnswer, RebalanceGroup, ResizeRankGroup, ScaleRefusal
 
@@ -16,6 +16,8 @@ GROUP_OPERATIONS = (RebalanceGroup, DrainGroupRank, ResizeRankGroup)
 GroupOperation: TypeAlias = RebalanceGroup | DrainGroupRank | ResizeRankGroup
 _KEPT = ("no_room", "unavailable")
 """Kinds of a shell's refusal that are passed on unchanged."""
+MOST_EVENTS = 20
+"""Of a group, on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +73,29 @@ class _Member:
     facts: dict[str, Any]
 
 
-def experts_of(
-    config: ServeConfig, snapshot: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
-) -> dict[str, Any]:
+def experts_of(config: ServeConfig, snapshot: ClusterSnapshot, events: EventLog, now: float) -> dict[str, Any]:
     """Response to `ReadExperts`: each group's ranks with their experts and load, and the age of the snapshot.
 
     Args:
-        lost: ranks that are dead or frozen, by name.
         now: seconds since 1970.
-    Returns: JSON-ready; `ep` is the number of ranks per group that each pool is configured for.
+    Returns: JSON-ready; `ep` is the number of ranks per group that each pool is configured for; a group's `events` are
+        losses and replacements of its ranks, latest first.
     """
+    lost, newest = events.lost(), events.newest()
     members = [
         _Member(ReplicaId(one.name), one.pool, {**one.facts, "state": _state(lost.get(one.name), one.facts)})
         for one in snapshot.members.values()
     ]
+    status = expert_status({name: sum(pool.sides) for name, pool in config.pools.items()}, members)
+    for group in status["groups"]:
+        ranks = f"{group['group'].rpartition('#')[2]}."
+        group["events"] = [one.row() for one in newest if one.replica.startswith(ranks)][:MOST_EVENTS]
     return {
         "now": now,
         "seen_s": now - snapshot.at,
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
-        **expert_status({name: sum(pool.sides) for name, pool in config.pools.items()}, members),
+        **status,
     }
 
 

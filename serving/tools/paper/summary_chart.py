@@ -16,6 +16,8 @@ from serving.tools.paper.reproduction import UNEXPLAINED, Reproduced, Reproducti
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP, _LANE, _BOTTOM = 330, 90, 84, 22, 34
+_LABEL_PX = 34
+"""Width of a tick's label with a gap."""
 _TICKS = (-0.8, -0.5, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _LINEAR = 0.03
 """Errors below this are drawn about evenly, larger ones by their logarithm: the band stays wide, far rows in view."""
@@ -77,8 +79,13 @@ class _Place:
         return round(_LEFT + (_bent(error) - self._from) * self._scale, 1)
 
     def ticks(self) -> list[float]:
-        """Errors that are named below."""
-        return [tick for tick in _TICKS if self.low <= tick <= self.high]
+        """Errors that are named below, from the middle outwards as far as their labels have room."""
+        kept: list[float] = []
+        for tick in sorted(_TICKS, key=abs):
+            fits = self.low <= tick <= self.high
+            if fits and all(abs(self.x(tick) - self.x(other)) >= _LABEL_PX for other in kept):
+                kept.append(tick)
+        return sorted(kept)
 
 
 def _bent(error: float) -> float:

@@ -86,7 +86,8 @@ def _tone(figure: SimulatedFigure) -> Tone:
 
 
 def _signed(seconds: float) -> str:
-    """A duration with its sign; 0 has none."""
+    """A duration with its sign; 0 has none. Below a nanosecond it is rounding."""
+    seconds = 0.0 if abs(seconds) < 1e-9 else seconds
     sign = "+" if seconds > 0 else "−" if seconds < 0 else ""
     return sign + numbers.duration(abs(seconds))
 
@@ -119,7 +120,7 @@ def curve_charts(baseline: SimulatedRun, other: SimulatedRun) -> list[LineChart]
             for role, side, color in zip(("baseline", "other"), sides, _COLORS, strict=True)
         ]
         chart = LineChart(
-            id=f"cdf-{name}", title=title, note="Share of requests at or below.", x=Axis(unit="s", low=0.0),
+            id=f"cdf-{name}", title=title, note="Share of requests at or below.", x=Axis(unit="s"),
             y=Axis(unit="share"), xs=xs, lines=lines, bridge=True,
         )  # fmt: skip
         found.append(tidy(chart))

@@ -86,7 +86,7 @@ def _distribution(chart_id: str, title: str, present: Floats, limit_s: float | N
             id=chart_id,
             title=title,
             note="Share of requests at or below.",
-            x=Axis(unit="s", log=bool(log), low=None if log else 0.0),
+            x=Axis(unit="s", log=bool(log)),
             y=Axis(unit="share"),
             xs=xs.tolist(),
             lines=[Line(name="share of requests", values=shares.tolist(), color=color, fill=True)],

@@ -90,6 +90,14 @@ addEventListener("load", () => setTimeout(() => {
     const seen = { theme, filters,
       ready: document.documentElement.dataset.ready || "", overflow: document.documentElement.scrollWidth - innerWidth,
       palette: Object.fromEntries(names.map((name) => [name, rgb(name)])), figures };
+    document.querySelectorAll("main > section details").forEach((part) => { part.open = false; });
+    const paper = (kind) => {
+      dispatchEvent(new Event(kind));
+      const width = document.querySelector("main").clientWidth;
+      return { theme: document.documentElement.dataset.theme, width,
+        closed: document.querySelectorAll("main > section details:not([open])").length };
+    };
+    seen.paper = [paper("beforeprint"), paper("afterprint")];
     document.getElementById("theme").click();
     seen.other_theme = document.documentElement.dataset.theme;
     seen.errors = document.documentElement.dataset.errors || "";

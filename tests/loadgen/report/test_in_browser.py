@@ -24,7 +24,7 @@ from loadgen.report.chart import (
     ScatterChart,
     ScatterTrace,
 )
-from loadgen.report.fragments import element
+from loadgen.report.fragments import details, element
 from loadgen.report.page import Page, render
 from loadgen.report.table import Table, TableRow, columns, filtered_table
 from tests.loadgen.report.browser import FLAGS, chromium, inspect
@@ -76,12 +76,17 @@ def test_every_kind_of_chart(tmp_path: Path, width: int, dark: bool) -> None:
     page.body.append(element("h1", page.title))
     page.add("charts", "Charts", page.draw(CHARTS))
     rows = [TableRow(["1", "scale TTFT"], kind="scale"), TableRow(["2", "route"], kind="route")]
+    page.add("more", "More", details("Folded", "text"))
     page.add("rows", "Rows", filtered_table(Table(columns("at", "why", long=("why",)), rows), "the-rows", "decision"))
     (tmp_path / "report.html").write_text(render(page, "test 1"), encoding="utf-8")
     seen = inspect(tmp_path / "report.html", width=width, dark=dark)
     assert (seen["errors"], seen["ready"]) == ("", "yes")
     assert seen["overflow"] <= 0
     assert seen["filters"] == ["2 of 2 rows", "1 of 2 rows"]
+    printed, after = seen["paper"]
+    assert printed == {"theme": "light", "width": 1000, "closed": 0}
+    assert (after["theme"], after["closed"]) == ("dark" if dark else "light", 1)
+    assert after["width"] != 1000
     assert list(seen["figures"]) == [chart.id for chart in CHARTS]
     for name, figure in seen["figures"].items():
         assert figure["drawn"] == "yes", name
@@ -102,18 +107,28 @@ def test_a_page_without_charts_is_whole() -> None:
     assert 'id="chart-data">[]<' in text
 
 
-def test_a_text_beside_a_point_covers_no_line(tmp_path: Path) -> None:
-    """By the directions of lines from the point, each given as points on it."""
-    script = (importlib.resources.files("loadgen.report") / "assets" / "scatter.js").read_text(encoding="utf-8")
-    found = _computed(
+def test_texts_cover_no_line_and_distributions_begin_at_their_data(tmp_path: Path) -> None:
+    """Texts by the directions of lines from the point, each given as points on it."""
+    assets = importlib.resources.files("loadgen.report") / "assets"
+    script = "\n".join((assets / name).read_text(encoding="utf-8") for name in ("format.js", "plot.js", "scatter.js"))
+    *found, begins, limited, over_time, ticks = _computed(
         tmp_path, script, """[[-1, -1], [1, 1], [-1, 0], [0, -1]].map(([across, down]) => {
           const line = Array.from({ length: 40 }, (_, at) => [100 + 3 * at * across, 100 + 3 * at * down]);
           const box = { left: 0, top: 0, width: 200, height: 200 };
           const [left, top, width, height] = freePlace([100, 100], [60, 12], 5, box, line, []);
           return line.filter(([x, y]) => x > left && x < left + width && y > top && y < top + height).length;
-        }).concat(freePlace([5, 5], [60, 12], 5, { left: 0, top: 0, width: 20, height: 20 }, [], []))""",
+        }).concat(freePlace([5, 5], [60, 12], 5, { left: 0, top: 0, width: 20, height: 20 }, [], [])).concat([
+          fromZero({ x: { unit: "percentile" } })(null, 0.3, 0.31),
+          fromZero({ x: { unit: "percentile" }, limits: [{ value: 0.2 }, { value: 9 }] })(null, 0.3, 0.4),
+          fromZero({ x: { unit: "clock" } })(null, 0.3, 0.31),
+          roomyPercentiles(0, 8, 8 / 300).map((at) => Math.round(at * 37.5)),
+        ])""",
     )  # fmt: skip
     assert found == [0, 0, 0, 0, None]
+    assert begins == pytest.approx([0.2993, 0.3107]), "not at 0, which is far away"
+    assert limited == pytest.approx([0.186, 0.414]), "an SLO below the data is shown; one far above is not"
+    assert over_time[0] == 0
+    assert ticks == [11, 38, 75, 113, 187], "50, 90, 99, 99.9, 99.999: 0 and 99.99 would touch a neighbour"
 
 
 def test_a_page_writes_numbers_as_python_does(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.record import RequestOutcome, RequestRecord
-from loadgen.report.chart import ScatterChart, compact, percentile_position
+from loadgen.report.chart import Line, ScatterChart, TimeAxis, compact, percentile_position
 from loadgen.result import MetricDistribution, SweepResult, TimelinePoint
 from loadgen.run_report.run_charts import (
     MOST_BINS,
@@ -237,3 +237,11 @@ def test_lengths_are_counted_once_and_beside_the_planned() -> None:
     assert [line.name for line in chart.lines] == ["planned", "requests"]
     assert chart.note.startswith("All have 64.")
     assert length_charts([]) == []
+
+
+def test_the_last_position_is_in_view() -> None:
+    """It is rounded to six digits; outside of the axis its value would be cut off."""
+    chart = TimeAxis(1.0623456).chart(
+        "a", "A", [0.0, 1.0623456], [Line(name="a", values=[1.0, 9.0], color="blue")], "s"
+    )
+    assert chart.x.high == chart.xs[-1] == 1.06235

@@ -21,6 +21,10 @@ REBALANCES = [
     _ENTRY | {"at_s": 1.7e9, "reason": "load", "outcome": "done", "seconds": 1.25},
 ]
 """As the journal of a group's shell shows them."""
+EVENTS: list[JsonObject] = [
+    {"id": 2, "at": 1.7e9 + 30, "kind": "replaced", "replica": "k3jx9a.r1", "text": "serves again, 3 s after the loss"},
+    {"id": 1, "at": 1.7e9 + 27, "kind": "died", "replica": "k3jx9a.r1", "text": "its process ended"},
+]
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ def fake_experts(wish: str) -> JsonObject:
     members = _ranks(wish) if wish in SHAPES else []
     ep = SHAPES[wish].ranks if wish in SHAPES else 2 if wish == "starting" else 1
     status = expert_status({"prefill": 1, "decode": ep}, members)
+    for group in status["groups"]:
+        group["events"] = EVENTS
     return {"now": time.time(), "seen_s": 0.3, "model": "storyteller", "mode": "disaggregated", **status}
 
 
@@ -102,7 +108,7 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
         ranks=shape.ranks, experts=shape.experts,
         to_ranks=tuple(map(tuple, to_ranks)), rows=tuple(map(tuple, rows)) if shape.table else (),
         busiest=() if shape.table else tuple(ExpertRows(layer, 5, 90 - layer) for layer in range(9)),
-        held=(own,) * shape.layers if shape.table else (), held_count=len(own) * shape.layers,
+        held=(own,) * shape.layers, held_count=len(own) * shape.layers,
         borrowed=tuple(borrowed), borrowed_count=len(borrowed),
         exchange=ExchangeFacts(
             tuple(0 if one is None else (1 + one) << 22 for one in peers),
@@ -113,6 +119,7 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
     )  # fmt: skip
     told = {
         "group": GROUP, "rank": rank, "ranks": shape.ranks, "pid": 5000 + rank, "state": "serving", "told_s": 9.0,
+        "npus": [f"n{rank // 8}.npu{rank % 8}"],
         "of_group": {"shown_s": 1.0, "moves": [], "rebalances": REBALANCES, "outcomes": {"done": 1, "undone": 1},
                      "paces": {"0": 0.98, "1": 1.43}, "treated": {"1": "fewer_tokens"}},
     }  # fmt: skip

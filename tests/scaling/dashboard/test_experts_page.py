@@ -22,10 +22,11 @@ async def open_experts(page: Page, dashboard: FakeDashboard, wish: str) -> None:
 
 
 async def cell(page: Page, layer: int, expert: int) -> dict[str, str]:
-    """One cell of the heat map: mark, tooltip, and text for screen readers."""
+    """One cell of the heat map: mark, ranks that hold the expert, tooltip, and text for screen readers."""
     at = f".heat tbody tr:nth-child({layer + 1}) td:nth-child({expert + 2})"
     found = f"(() => {{ const e = document.querySelector({at!r}); return JSON.stringify({{mark: e.dataset.mark, "
-    told: dict[str, str] = json.loads(await page.run(found + "title: e.title, read: e.textContent}); })()"))
+    shown = "title: e.title, read: e.textContent, homes: e.dataset.homes}); })()"
+    told: dict[str, str] = json.loads(await page.run(found + shown))
     return told
 
 
@@ -39,28 +40,34 @@ async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboa
             "map 7",
             "2 ranks",
             "Balancedness 0.",
-            "Rows by layer and expert",
+            "Which rank holds which expert",
             "Busiest: draft layer expert 4",
         ):
             assert words in group, words
         assert await page.run("document.querySelectorAll('.heat .cell').length") == 3 * 8
         alone, shared = await cell(page, 0, 1), await cell(page, 2, 4)
         assert alone["title"].endswith("held by r0")
-        assert alone["mark"] == ""
+        assert (alone["mark"], alone["homes"]) == ("", "0")
         assert shared["title"].startswith("draft layer, expert 4: ")
         assert (await cell(page, 1, 1))["title"].startswith("layer 2, expert 1: ")
         heads = await page.run("[...document.querySelectorAll('.heat tbody th')].map((e) => e.innerText)")
-        assert heads == ["1", "2", "draft"]
-        assert "counts those with experts, from 0" in group
+        assert heads == ["layer 1", "layer 2", "draft layer"]
+        assert "counts these rows from 0: 0 is layer 1" in group
         assert shared["title"].endswith("held by r0, r1")
         assert (shared["mark"], shared["read"]) == ("redundant", shared["title"])
-        assert "pid 5001" in group
+        assert shared["homes"] == "0 1", "read without pointing"
+        assert "pid 5001\n\tn0.npu1\t3" in await text(page, ".ranks tbody tr:nth-child(2)")
         assert "r1, 3.5 s" in group, "r0 waits for r1"
         assert await page.run("document.querySelectorAll('.matrix').length") == 2
         assert await text(page, ".matrix tbody tr:first-child") == "r0\t\t11 MiB", "rows to r1, and results for r1's"
-        moves = await text(page, ".rebalances")
-        assert "load, global: 3 moves in 2 layers; 7 % of a layer's time to gain; took 1.3 s" in moves
-        assert "r1 is late" in moves
+        kinds = await page.run("[...document.querySelectorAll('.events .chip')].map((e) => e.innerText)")
+        assert kinds == ["rebalance", "replaced", "died", "rebalance"], "newest first"
+        happened = await text(page, ".events")
+        assert (
+            "load, global: 3 moves in layer 1, draft layer; done; 7 % of a layer's time to gain; took 1.3" in happened
+        )
+        assert "r1 is late" in happened
+        assert "r1: serves again, 3 s after the loss" in happened
         assert await page.run("document.title") == "Experts · storyteller"
         assert page.faults == []
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
@@ -128,9 +135,11 @@ async def test_a_large_model_stays_small(browser: Chromium, dashboard: FakeDashb
         assert await page.run("document.querySelectorAll('.heat .cell').length") == 58 * 32
         assert await page.run("[...document.querySelectorAll('.matrix')].every((e) => e.hidden)")
         assert await page.run("document.querySelectorAll('.largest li').length") == 20, "ten pairs of each"
+        homes = "[...document.querySelectorAll('.layer-homes li')].map((e) => e.innerText + e.dataset.mark)"
+        assert (await page.run(homes))[7:9] == ["7 r0", "8 r0 r1redundant"]
         assert await page.run("document.querySelectorAll('*').length") < 6000
         assert await page.run("document.body.scrollHeight") < 3000
-        assert len(json.dumps(dashboard.ask("GET", "/api/experts")[2])) < 60_000
+        assert len(json.dumps(dashboard.ask("GET", "/api/experts")[2])) < 150_000
         await page.size(390, 740)
         for wish, cells in (("large", 58 * 32), ("wide", 16 * 64)):
             dashboard.wish(experts=wish)

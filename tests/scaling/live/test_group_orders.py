@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from serving.cluster.gcs_store import KeptValues
-from serving.ids import NodeId
+from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ScalingBoard
@@ -22,9 +22,12 @@ from serving.values.scaling_operations import (
     ResizeRankGroup,
     ScaleRefusal,
 )
-from tests.scaling.live.case import FakeCluster, board_of, grouped, nodes, started
+from serving.values.signals import Traffic
+from serving.values.traffic import GatewayReport, InstanceNotice
+from tests.scaling.live.case import EMPTY, FakeCluster, board_of, grouped, nodes, started
 
 GROUP = "decode#d1"
+LOST = ("d1", "d1.r1", "d11.r1")
 
 
 def rank(number: int, **facts: object) -> SeenMember:
@@ -72,12 +75,16 @@ def test_refusals_say_why() -> None:
 
 
 def test_groups_as_the_page_shows_them() -> None:
-    _, board = of_ranks(rank(1), rank(0, draining=True))
+    _, board = of_ranks(rank(1, npus=["n0.npu3"]), rank(0, draining=True))
+    lost = [InstanceNotice("died", "decode", ReplicaId(f"decode#{name}"), "closed by the peer") for name in LOST]
+    board.report(GatewayReport("g", Traffic(), 0, EMPTY, EMPTY, notices=tuple(lost)))
     seen = ask(board, ReadExperts())
     assert (seen["model"], seen["mode"], seen["ep"]["decode"]) == ("tiny", "disaggregated", 1)
     (group,) = seen["groups"]
     assert (group["group"], group["pool"], group["map_version"]) == (GROUP, "decode", 4)
-    assert [(one["rank"], one["state"]) for one in group["ranks"]] == [(0, "draining"), (1, "serving")]
+    assert [(one["rank"], one["state"]) for one in group["ranks"]] == [(0, "draining"), (1, "dead")]
+    assert group["ranks"][1]["npus"] == ["n0.npu3"]
+    assert [(one["kind"], one["replica"]) for one in group["events"]] == [("died", "d1.r1")], "of its own ranks"
 
 
 def sized(wanted: int) -> tuple[FakeCluster, ScalingBoard]:

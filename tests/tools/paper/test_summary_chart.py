@@ -1,6 +1,7 @@
 """The picture of all rows: every row is a point at its error; the committed one is up to date."""
 
 import html
+import itertools
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,11 +57,15 @@ def test_the_picture_has_a_point_for_each_row_and_its_own_colours(everything: Re
 
 def test_points_stand_in_the_order_of_their_errors() -> None:
     drawing = drawn(
-        row("a", 50.0), row("b", 98.0), row("c", 100.0), row("d", 104.0, RowKind.FITTED), row("e", 230.0),
+        row("a", 20.0), row("b", 98.0), row("c", 100.0), row("d", 104.0, RowKind.FITTED), row("e", 230.0),
         row("q", None),
     )  # fmt: skip
     places = {said[1]: x for x, _, said in points(drawing)}
     assert sorted(places, key=places.__getitem__) == list("abcde")
+    texts = [one for one in ElementTree.fromstring(drawing).iter(f"{SVG}text") if (one.text or "").endswith("%")]
+    ticks = [(float(one.attrib["x"]), one.text) for one in texts if one.attrib.get("text-anchor") == "middle"]
+    assert {"−50%", "−5%", "+5%", "+100%"} <= {name for _, name in ticks}
+    assert min(right - left for (left, _), (right, _) in itertools.pairwise(ticks)) >= 34, "labels do not touch"
     band = next(box for box in ElementTree.fromstring(drawing).iter(f"{SVG}rect"))
     left = float(band.attrib["x"])
     right = left + float(band.attrib["width"])

@@ -78,7 +78,9 @@ def test_without_rows_there_are_figures_and_curves_all_the_same(tmp_path: Path) 
     compared = compare_runs(first, second)
     assert (compared.paired, compared.settings, compared.warnings[1:]) == ([], [], compared.warnings[:-1])
     assert {one.change for one in compared.figures} <= {0.0, None}
-    assert [chart.id for chart in curve_charts(first, second)] == ["cdf-ttft_s", "cdf-tpot_s", "cdf-e2e_s"]
+    curves = curve_charts(first, second)
+    assert [chart.id for chart in curves] == ["cdf-ttft_s", "cdf-tpot_s", "cdf-e2e_s"]
+    assert {chart.x.low for chart in curves} == {None}, "they begin where the values do"
     assert all(len(chart.lines) == 2 for chart in time_charts(first, second))
     assert "All settings are the same." in comparison_page(compared)
 
@@ -103,6 +105,7 @@ def test_the_command_prints_and_writes(
     page = (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;yes" in page
     assert "<b>yes" not in page
+    assert "0.00000" not in page, "rounding errors are no difference"
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["figures"][0]["name"] == "requests finished"

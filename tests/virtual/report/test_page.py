@@ -124,6 +124,7 @@ def test_without_a_step_or_faults_there_is_no_such_section_and_the_charts_show_t
     over_time = [chart for chart in charts.values() if chart.get("group") == "time"]
     assert {(chart["x"]["low"], chart["x"]["high"]) for chart in over_time} == {(0.0, result.totals.end_s)}
     assert [marks["name"] for marks in over_time[0]["marks"]] == ["scaling", "fault"]
+    assert not {"low", "high"} & charts["cdf-tpot"]["x"].keys(), "a distribution begins where its values do"
     assert charts["cdf-ttft"]["limits"] == [{"name": "SLO 2 s", "value": 2.0, "vertical": True}]
     assert [line["name"] for line in charts["line-rate"]["lines"]] == ["arrived", "finished", "within the SLOs"]
     assert charts["line-npus"]["lines"][0]["steps"]

@@ -136,7 +136,12 @@ def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
         ),
         section("schemas", "Schemas", *[_schema(name, schemas[name]) for name in _named(every, schemas)]),
     ]
-    links = [link("./", "Chat"), link("openapi.json", "openapi.json"), link("metrics", "Metrics")]
+    links = [
+        link("./", "Chat"),
+        link("requests", "Requests"),
+        link("openapi.json", "openapi.json"),
+        link("metrics", "Metrics"),
+    ]
     return document(f"API – {described['info']['title']}", links, body)
 
 

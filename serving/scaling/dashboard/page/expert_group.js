@@ -1,10 +1,11 @@
 // One group of ranks: how evenly it works, which experts are busy, its ranks, what goes between them.
 
 import { make, show, write } from "./dom.js";
+import { groupEvents } from "./expert_events.js";
 import { heatMap } from "./expert_heat.js";
+import { layerPlacement } from "./expert_layer.js";
 import { Orders } from "./expert_orders.js";
 import { pairs } from "./expert_pairs.js";
-import { rebalances } from "./expert_moves.js";
 import { rankTable } from "./expert_ranks.js";
 import { bytes, count, layerName, plural, seconds } from "./words.js";
 
@@ -16,20 +17,21 @@ export function groupCard({ group }, afterwards) {
     words: make("p.quiet"),
     orders,
     heat: heatMap(group),
+    layer: layerPlacement(group),
     busiest: make("p.quiet"),
     ranks: rankTable(group, (rank) => orders.drain(rank)),
-    rebalances: rebalances(group),
+    events: groupEvents(group),
     moved: pairs("Bytes between ranks", "rows and results, since each joined", bytes),
-    waits: pairs("Who waits for whom", "by the rank that was there last, since each joined", seconds, "waits for"),
+    waits: pairs("Who waits for whom", "by the rank that arrived last, since each joined", seconds, "waits for"),
   };
   const card = make("article.group", { "aria-label": `Group ${group}` },
     make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words), parts.orders.element,
-    parts.heat, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits), parts.rebalances);
+    make("div.placement", {}, parts.heat, parts.events), parts.layer, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
   card.update = (state) => update(parts, state);
   return card;
 }
 
-function update({ chips, words, orders, heat, busiest, ranks, moved, waits, rebalances: moves }, { group, controls }) {
+function update({ chips, words, orders, heat, layer: oneLayer, busiest, ranks, moved, waits, events }, { group, controls }) {
   const { members, ranks_total: all, rank_numbers: numbers, exchange } = group;
   write(chips.epoch, `epoch ${group.epoch}`);
   write(chips.map, `map ${group.map_version}`);
@@ -43,13 +45,14 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits, reba
   ranks.update(group, controls);
   moved.update(exchange.bytes, numbers);
   waits.update(exchange.waited_s, numbers);
-  moves.update(group);
+  events.update(group);
+  oneLayer.update(group);
 }
 
-/** Of layers with rows: the draft layer has none where nobody guesses. */
+/** Of layers with rows: the draft layer has none without speculation. */
 function balance({ balancedness, rank_layer_rows: rows, layer_names: names }) {
   const known = balancedness.filter((_, layer) => rows[layer].some(Boolean));
-  if (!known.length) return "No rows yet: nobody has asked for anything.";
+  if (!known.length) return "No rows yet: there was no request.";
   const mean = known.reduce((sum, one) => sum + one, 0) / known.length;
   const worst = balancedness.indexOf(Math.min(...known));
   return `Balancedness ${mean.toFixed(2)} (1 = even), worst ${layerName(names[worst])}: ${balancedness[worst].toFixed(2)}.`;

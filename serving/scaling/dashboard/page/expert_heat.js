@@ -1,4 +1,4 @@
-// Rows by layer and expert, or, of a large model, by layer and rank. One table for eyes and for screen readers.
+// Who holds each expert and its rows, by layer; of a large model rows by layer and rank. One table for eyes and for screen readers.
 
 import { make, write } from "./dom.js";
 import { count, dash, layerName } from "./words.js";
@@ -18,7 +18,7 @@ export function heatMap(group) {
     if (`${columns.length} ${state.layer_names}` !== size) {
       size = `${columns.length} ${state.layer_names}`;
       cells = build(head, body, state.layer_names, columns);
-      table.style.setProperty("--columns", columns.length);
+      element.style.setProperty("--columns", columns.length);
       write(caption, `${title}, and balancedness of each layer`);
       write(element.querySelector("h3"), title);
     }
@@ -31,10 +31,10 @@ export function heatMap(group) {
   return element;
 }
 
-/** Orders count the layers with experts from 0, whatever the model calls them. */
+/** Commands count the layers with experts from 0, whatever the model calls them. */
 function numbering(names) {
   const same = names.every((name, number) => name === `${number}`);
-  return same ? "" : "Layers have the model's numbers; cloudmatrix experts move counts those with experts, from 0.";
+  return same ? "" : `Layers are numbered as in the model's config, without those that have no experts; cloudmatrix experts move counts these rows from 0: 0 is ${layerName(names[0])}.`;
 }
 
 function build(head, body, names, columns) {
@@ -42,7 +42,7 @@ function build(head, body, names, columns) {
   const rows = names.map((name, number) => {
     const cells = columns.map(() => make("td.cell", {}, make("span.hidden")));
     const balance = make("td.balance");
-    return { line: make("tr", {}, make("th", { scope: "row", title: `${layerName(name)}: number ${number} in orders` }, name), ...cells, balance), cells, balance };
+    return { line: make("tr", {}, make("th", { scope: "row", title: `number ${number} in commands` }, layerName(name)), ...cells, balance), cells, balance };
   });
   body.replaceChildren(...rows.map(({ line }) => line));
   return rows;
@@ -53,36 +53,47 @@ function labelled(name, at, all) {
   return all <= 16 || at % 8 === 0 ? name : make("span.hidden", {}, name);
 }
 
-function paint(cell, { heat, mark, words }) {
+function paint(cell, { heat, mark, words, homes = "" }) {
   const share = `${Math.round(heat * 100)}%`;
   if (cell.style.getPropertyValue("--heat") !== share) cell.style.setProperty("--heat", share);
   if (cell.dataset.mark !== mark) cell.dataset.mark = mark;
   if (cell.title !== words) {
     cell.title = words;
+    cell.dataset.homes = homes;
     write(cell.firstChild, words);
   }
 }
 
 function byExpert({ rows, ranks, layer_names: names }) {
-  const homes = rows.map((row) => row.map(() => []));
-  for (const { rank, held, borrowed } of ranks) {
-    held.forEach((experts, layer) => experts.forEach((expert) => homes[layer][expert].push({ rank, borrowed: false })));
-    borrowed.forEach(([layer, expert]) => homes[layer][expert].push({ rank, borrowed: true }));
-  }
+  const homes = rows.map((row, layer) => homesIn(ranks, layer, row.length));
   return {
-    title: "Rows by layer and expert",
+    title: "Which rank holds which expert",
     columns: rows[0].map((_, expert) => `${expert}`),
     rows: rows.map((row, layer) => shades(row).map((heat, expert) => expertCell(heat, row[expert], names[layer], expert, homes[layer][expert]))),
-    legend: "The fuller the colour, the more rows in its layer. A dot: several ranks hold it; a ring: it stands in for a lost rank.",
+    legend: "Columns are experts, numbers in cells are ranks. Framed: several ranks have a copy; framed in red: it stands in for a lost rank. The fuller the colour, the more rows in its layer.",
   };
 }
 
+/** Of each expert of a layer the ranks that hold it. */
+export function homesIn(ranks, layer, experts) {
+  const homes = Array.from({ length: experts }, () => []);
+  for (const { rank, held, borrowed } of ranks) {
+    for (const expert of held[layer] ?? []) homes[expert].push({ rank, borrowed: false });
+    for (const [at, expert] of borrowed) if (at === layer) homes[expert].push({ rank, borrowed: true });
+  }
+  return homes;
+}
+
+/** Copies beyond the first, or one in place of a lost rank. */
+export function markOf(homes) {
+  if (homes.some((home) => home.borrowed)) return "borrowed";
+  return homes.length > 1 ? "redundant" : "";
+}
+
 function expertCell(heat, rows, layer, expert, homes) {
-  const borrowed = homes.some((home) => home.borrowed);
-  const held = homes.filter((home) => !home.borrowed).length;
   const where = homes.map((home) => `r${home.rank}${home.borrowed ? " in place of a lost rank" : ""}`).join(", ") || "no rank";
-  const mark = borrowed ? "borrowed" : held > 1 ? "redundant" : "";
-  return { heat, mark, words: `${layerName(layer)}, expert ${expert}: ${count(rows)} rows; held by ${where}` };
+  const words = `${layerName(layer)}, expert ${expert}: ${count(rows)} rows; held by ${where}`;
+  return { heat, mark: markOf(homes), words, homes: homes.map((home) => home.rank).join(" ") || "?" };
 }
 
 function byRank({ rank_layer_rows: rows, members, layer_names: names }) {
@@ -90,7 +101,7 @@ function byRank({ rank_layer_rows: rows, members, layer_names: names }) {
     title: "Rows by layer and rank",
     columns: rows[0].map((_, rank) => `r${rank}`),
     rows: rows.map((row, layer) => shades(row).map((heat, rank) => rankCell(heat, row[rank], names[layer], rank, members))),
-    legend: "The fuller the colour, the more rows in its layer. The model has too many experts for a table of them.",
+    legend: "The fuller the colour, the more rows in its layer. The model has too many experts for one table of all layers.",
   };
 }
 

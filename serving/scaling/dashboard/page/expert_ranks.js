@@ -3,7 +3,7 @@
 import { bar, keep, make, write } from "./dom.js";
 import { count, dash, percent, seconds } from "./words.js";
 
-const COLUMNS = ["rank", "epoch", "map", "rows computed", "experts", "waits", "mostly for", "pace", ""];
+const COLUMNS = ["rank", "NPUs", "epoch", "map", "rows computed", "experts", "waits", "mostly for", "pace", ""];
 
 /** drain(rank) has a rank replaced without a loss. */
 export function rankTable(group, drain) {
@@ -30,9 +30,9 @@ function row({ rank }, drain) {
   const load = bar(`Rows that r${rank} computed, of the busiest rank's`);
   const waits = bar(`Share of its time that r${rank} waits`);
   const leave = make("button.small-button", { type: "button", "aria-label": `Drain rank ${rank}`, onclick: () => drain(rank) }, "Drain");
-  const cells = { pid: make("span.quiet"), epoch: make("td"), map: make("td"), rows: make("span"), experts: make("td"), waited: make("span"), late: make("td"), pace: make("td") };
+  const cells = { pid: make("span.quiet"), npus: make("td"), epoch: make("td"), map: make("td"), rows: make("span"), experts: make("td"), waited: make("span"), late: make("td"), pace: make("td") };
   const line = make("tr", {},
-    make("th", { scope: "row" }, make("div.chips", {}, make("span.name", {}, `r${rank}`), cells.pid, state)), cells.epoch, cells.map,
+    make("th", { scope: "row" }, make("div.chips", {}, make("span.name", {}, `r${rank}`), cells.pid, state)), cells.npus, cells.epoch, cells.map,
     make("td.fill-cell", {}, load, cells.rows), cells.experts, make("td.fill-cell", {}, waits, cells.waited), cells.late, cells.pace, make("td", {}, leave));
   line.update = ({ told, controls, rows, share, waited, worked, pace, treated }) => {
     const missing = told === undefined;
@@ -40,6 +40,7 @@ function row({ rank }, drain) {
     write(state, missing ? "missing" : ["serving", null].includes(told.state) ? "" : told.state);
     leave.disabled = !controls || missing || told.state !== "serving";
     write(cells.pid, missing ? "" : `${told.role === "both" ? "" : `${told.role}, `}pid ${told.pid}`);
+    write(cells.npus, missing ? dash : told.npus.join(", ") || dash);
     write(cells.epoch, missing ? dash : told.epoch);
     write(cells.map, missing ? dash : told.map_version);
     load.set(share);

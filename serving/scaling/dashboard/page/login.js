@@ -1,4 +1,4 @@
-// The way in: a one-time pass from the address, or the token from a form. Ray's cookie comes of both.
+// Login by a one-time pass in the address, or by the token in a form. Both yield Ray's cookie.
 
 import { enter, enterOnce } from "./client.js";
 import { make, show, write } from "./dom.js";
@@ -17,7 +17,7 @@ export class Login {
     });
   }
 
-  /** What stands behind # is taken out of the address at once, so that nobody copies or bookmarks it. */
+  /** The pass is removed from the address at once, so that it is not copied or bookmarked. */
   async fromAddress() {
     const pass = new URLSearchParams(location.hash.slice(1)).get("once");
     if (pass === null) return;
@@ -60,6 +60,6 @@ export class Login {
 function explained() {
   const code = (text) => make("code", {}, text);
   return make("p.quiet", {}, code("cloudmatrix serve"), " prints it as ", make("i", {}, "dashboard token"),
-    ", and an address that logs in by itself, once, as ", make("i", {}, "pools page"), ". Of a Ray cluster of your own it is what ",
-    code("RAY_AUTH_TOKEN"), " or ", code("RAY_AUTH_TOKEN_PATH"), " says.");
+    ", and an address that logs in by itself, once, as ", make("i", {}, "pools page"), ". On a Ray cluster of your own it is the value of ",
+    code("RAY_AUTH_TOKEN"), ", or the content of the file that ", code("RAY_AUTH_TOKEN_PATH"), " names.");
 }
