@@ -20,7 +20,7 @@ from serving.ids import ReplicaId
 from serving.instance.core.placeholder import mix64, rate_of, steps_for
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.candidate_run import PlanSetting, configured, judged, misses_allowed
-from serving.tools.planning.screening_queues import DecodeLockstep, PrefillQueue, prefix_hits
+from serving.tools.planning.screening_queues import DecodeLockstep, PrefillQueue, ScreeningTimes, prefix_hits
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 from serving.virtual.result import Outcome, RequestColumns
@@ -40,9 +40,10 @@ class Screen:
         self._setting = setting
         self._requests: dict[TraceChoice, list[TraceRequest]] = {}
         self._hits: dict[tuple[TraceChoice, int], list[int]] = {}
+        self._distinct: dict[TraceChoice, int] = {}
         self._drafts: dict[TraceChoice, list[tuple[int, float]]] = {}
         self._costs: dict[tuple[Parallelism, Parallelism], CostModel] = {}
-        self._times: dict[tuple[Parallelism, Parallelism, int, int], TableTimes] = {}
+        self._times: dict[tuple[Parallelism, Parallelism, int, int], ScreeningTimes] = {}
         self._prompts: dict[tuple[TraceChoice, Shape, int, int, int], array[float]] = {}
 
     def __call__(self, probe: PlanProbe) -> PlanVerdict:
@@ -50,7 +51,9 @@ class Screen:
         setting, target = self._setting, self._setting.target
         trace = (setting.trace if probe.whole else setting.stretch).faster(probe.rate)
         workload, facts = opened(trace)
-        requests = self._requests.setdefault(trace, list(workload.requests))
+        requests = self._requests.get(trace)
+        if requests is None:
+            requests = self._requests[trace] = list(workload.requests)
         config = configured(setting, probe.candidate)
         cost, times = self._priced(config)
         hits = self._hits_of(trace, workload.block_tokens, config, cost)
@@ -66,7 +69,7 @@ class Screen:
         verdict = judged(target, rows, asked_s=facts.last_s, worst_s=facts.worst_s, batch=peak / dies)
         return replace(verdict, screened=True, tpot_p99_s=math.nan if lost else verdict.tpot_p99_s)
 
-    def _priced(self, config: ServeConfig) -> tuple[CostModel, TableTimes]:
+    def _priced(self, config: ServeConfig) -> tuple[CostModel, ScreeningTimes]:
         decode, prefill = divisions(config.simulation)
         cost = self._costs.get((decode, prefill))
         if cost is None:
@@ -74,7 +77,8 @@ class Screen:
         key = decode, prefill, config.prefill.dies_per_instance, config.decode.dies_per_instance
         times = self._times.get(key)
         if times is None:
-            times = self._times[key] = TableTimes(cost, config.simulation, key[2], key[3])
+            tables = TableTimes(cost, config.simulation, key[2], key[3])
+            times = self._times[key] = ScreeningTimes(tables, cost, key[3], config.simulation.drafts)
         return cost, times
 
     def _hits_of(self, trace: TraceChoice, block_tokens: int, config: ServeConfig, cost: CostModel) -> list[int]:
@@ -85,15 +89,19 @@ class Screen:
             capacity = plan.instance_kv_tokens * config.prefill.replicas
             pool_bytes = config.kvcache.replicas * config.kvcache.ub_memory_mib * config.kvcache.low_water * 2**20
             capacity = max(capacity, int(pool_bytes / cost.shape.kv_token_bytes()))
-        key = _at_any_rate(trace), capacity
+        whole = _at_any_rate(trace)
+        if whole not in self._distinct:
+            blocks = {key for one in self._requests[trace] for key in enumerate(one.blocks)}
+            self._distinct[whole] = len(blocks) * block_tokens
+        key = whole, min(capacity, self._distinct[whole])
         hits = self._hits.get(key)
         if hits is None:
-            hits = self._hits[key] = prefix_hits(self._requests[trace], block_tokens, capacity)
+            hits = self._hits[key] = prefix_hits(self._requests[trace], block_tokens, key[1])
         return hits
 
     def _first_tokens(
         self, trace: TraceChoice, requests: list[TraceRequest], hits: list[int], candidate: Candidate,
-        config: ServeConfig, cost: CostModel, times: TableTimes,
+        config: ServeConfig, cost: CostModel, times: ScreeningTimes,
     ) -> "array[float]":  # fmt: skip
         """When each request's first token is sampled [s]: what decode does cannot change it."""
         key = trace, candidate.prefill, candidate.prefills, candidate.decode.redundant, id(hits)
@@ -124,7 +132,7 @@ class Screen:
 
     def _decoded(
         self, trace: TraceChoice, requests: list[TraceRequest], first_s: "array[float]", config: ServeConfig,
-        cost: CostModel, times: TableTimes,
+        cost: CostModel, times: ScreeningTimes,
     ) -> tuple["array[float]", int]:  # fmt: skip
         """When each request ends [s], and the most sequences of an instance."""
         pool, block = config.decode, config.engine.block_tokens

@@ -7,6 +7,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from hardware.cost import CostModel
+from hardware.cost.loads import DecodeLoad
 from serving.instance.core.dp_balance import DpBalance
 from serving.virtual.decode import REFRESH_STEPS
 from serving.virtual.movers import ASK_S, LOOKUP_S
@@ -14,7 +16,35 @@ from serving.virtual.times import Slowdown, TableTimes
 from serving.virtual.workload.columns import TraceRequest
 
 _FINE_BITS = 7
-"""Leading bits of a prefill step's tokens that are kept, so that its price is often known: 0.4 % in the mean."""
+"""Leading bits of a step's tokens that are kept, so that its price is often known: 0.2 % in the mean."""
+
+
+class ScreeningTimes:
+    """Step times at coarse loads, each computed once: they come again in other candidates.
+
+    Args:
+        times: of prefill steps. dies, drafts: of a decode instance, with so many groups.
+    """
+
+    __slots__ = ("_cost", "_decode", "_dies", "_drafts", "_groups", "_times")
+
+    def __init__(self, times: TableTimes, cost: CostModel, dies: int, drafts: int) -> None:
+        self._times, self._cost, self._dies, self._drafts = times, cost, dies, drafts
+        self._groups = cost.decode.parallelism.groups(dies)
+        self._decode: dict[tuple[int, int, int], float] = {}
+
+    def prefill(self, tokens: int, attended: float, largest: int) -> float:
+        """Duration of a prefill step [s]."""
+        return self._times.prefill(float(coarse(tokens)), float(coarse(int(attended))), float(coarse(largest)))
+
+    def decode(self, largest: int, context: float, batch: int) -> float:
+        """Duration of an iteration [s]: sequences of the fullest group, its context [tokens], sequences of all."""
+        step = largest, coarse(int(context)), coarse(batch)
+        seconds = self._decode.get(step)
+        if seconds is None:
+            load = DecodeLoad(largest, max(1, step[1]), step[2] / self._groups, self._dies, self._drafts)
+            seconds = self._decode[step] = float(self._cost.decode_step_s(load))
+        return seconds
 
 
 class PrefillQueue:
@@ -29,7 +59,7 @@ class PrefillQueue:
         "_tokens", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, times: TableTimes, slow: Slowdown, limit: int, most: int, *, lookup: bool) -> None:
+    def __init__(self, times: ScreeningTimes, slow: Slowdown, limit: int, most: int, *, lookup: bool) -> None:
         """
         Args:
             limit: tokens of a step. most: prompts of a step. lookup: whether there is a pool.
@@ -96,7 +126,7 @@ class PrefillQueue:
                 ended.append(one.row)
         fetched.extendleft(reversed(left))
         tokens = self._limit - room
-        seconds = self._times.prefill(_coarse(tokens), _coarse(attended), _coarse(largest))
+        seconds = self._times.prefill(tokens, attended, largest)
         self._free_s = now + seconds * self._slow(self._steps)
         self._steps += 1
         self._tokens -= tokens
@@ -114,10 +144,10 @@ class _Prompt:
         self.at_s, self.row, self.cached, self.new, self.load_s = at_s, row, cached, new, load_s
 
 
-def _coarse(value: float) -> float:
-    whole = int(value)
+def coarse(whole: int) -> int:
+    """A number with its leading bits alone, rounded."""
     shift = max(0, whole.bit_length() - _FINE_BITS)
-    return float((whole + (1 << shift >> 1)) >> shift << shift)
+    return (whole + (1 << shift >> 1)) >> shift << shift
 
 
 class DecodeLockstep:
@@ -129,7 +159,7 @@ class DecodeLockstep:
     )  # fmt: skip
 
     def __init__(
-        self, times: TableTimes, slow: Slowdown, groups: int, most: int, blocks: int, finish_s: "array[float]"
+        self, times: ScreeningTimes, slow: Slowdown, groups: int, most: int, blocks: int, finish_s: "array[float]"
     ) -> None:
         """
         Args:
@@ -210,9 +240,8 @@ class DecodeLockstep:
         self.peak = max(self.peak, self.batch)
         stretch = min(REFRESH_STEPS, max(1, self._heap[0][0] - self._at)) if self._heap else REFRESH_STEPS
         context = float(np.maximum.reduce(self._base + self._growth * (self._at + 0.5 * stretch)))
-        largest = float(np.maximum.reduce(self._counts))
-        mean = self.batch / len(self._waiting)
-        self._step_s = self._times.decode(largest, max(1.0, context), mean) * self._slow(self._at)
+        largest = int(np.maximum.reduce(self._counts))
+        self._step_s = self._times.decode(largest, context, self.batch) * self._slow(self._at)
 
 
 def prefix_hits(requests: list[TraceRequest], block_tokens: int, capacity_tokens: int) -> list[int]:
