@@ -42,7 +42,7 @@ class ScreeningTimes:
         step = largest, coarse(int(context)), coarse(batch)
         seconds = self._decode.get(step)
         if seconds is None:
-            load = DecodeLoad(largest, max(1, step[1]), step[2] / self._groups, self._dies, self._drafts)
+            load = DecodeLoad(float(largest), float(max(1, step[1])), step[2] / self._groups, self._dies, self._drafts)
             seconds = self._decode[step] = float(self._cost.decode_step_s(load))
         return seconds
 
@@ -69,16 +69,16 @@ class PrefillQueue:
         self._steps = 0
         self._waiting: deque[_Prompt] = deque()
         self._fetched: deque[_Prompt] = deque()
-        self._tokens = self._running = 0.0
+        self._tokens = self._running = 0
 
     def add(self, now: float, row: int, cached: int, new: int, load_s: float) -> None:
         """Add a prompt. Args: load_s: time that its cached tokens take from the pool [s]."""
         self._waiting.append(_Prompt(now, row, cached, new, load_s))
         self._tokens += new
 
-    def load(self, now: float) -> float:
+    def load(self, now: float) -> int:
         """Tokens that are not computed yet, including those of the running step."""
-        return self._tokens + (self._running if self._free_s > now else 0.0)
+        return self._tokens + (self._running if self._free_s > now else 0)
 
     def advance(self, until_s: float, first_s: "array[float]") -> None:
         """Run the steps that start before a moment [s]. Effects: `first_s` of the prompts that end."""
@@ -104,7 +104,8 @@ class PrefillQueue:
             self._fetched.append(one)
 
     def _step(self, now: float, first_s: "array[float]") -> None:
-        room, attended, largest, count = self._limit, 0.0, 0, 0
+        attended = 0.0
+        room, largest, count = self._limit, 0, 0
         left: list[_Prompt] = []
         ended: list[int] = []
         fetched = self._fetched
@@ -172,7 +173,8 @@ class DecodeLockstep:
         self._counts = np.zeros(groups)
         self._base = np.zeros(groups)
         self._growth = np.zeros(groups)
-        self._at, self._at_s, self._step_s = 0, 0.0, 0.0
+        self._at = 0
+        self._at_s = self._step_s = 0.0
         self.batch = self.peak = self.inside = 0
 
     def join(self, now: float, row: int, steps: int, blocks: int, context: float, growth: float) -> None:
