@@ -102,6 +102,7 @@ class CapacityPlan:
         accuracy: device and engine for which the times hold, and their possible error.
         simulations: number of runs, including short ones. events: that they handled.
         load_factor: for headroom, on the workload's load; demand and other factors are of the product.
+        twice: the fewest NPUs for twice the load by screening; None = not asked, or none holds.
         screened: plans that were screened on the whole trace, in the order of the question; none = no screening.
         headroom, losses: margins of the best plan, if requested.
         prices: the user's, if given.
@@ -132,6 +133,7 @@ class CapacityPlan:
     closed: bool = False
     screened: list[ScreenedPlan] = field(default_factory=list)
     load_factor: float = 1.0
+    twice: Candidate | None = None
 
 
 # Comparison of plans: one order for each question, stated in the result. Pure.

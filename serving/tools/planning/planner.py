@@ -23,7 +23,7 @@ from serving.tools.planning.feasible import SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more, raise_floor
 from serving.tools.planning.load_figures import demand_figures, plan_accuracy, shape_bounds
 from serving.tools.planning.plan import CapacityPlan, Option, Question, ScreenedPlan, order_of
-from serving.tools.planning.screening import Screen, can_screen
+from serving.tools.planning.screening import Screen, can_screen, fewest_screened
 from serving.tools.planning.trace import PlanDemand, TraceChoice, demand, opened
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 from serving.virtual.simulation import cost_model
@@ -102,8 +102,16 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         accuracy=plan_accuracy(cost, config, best, figures), headroom=room, losses=lost or [],
         config=None if best is None else configuration.planned(setting, best),
         prices=order.prices, closed=order.trace.concurrency is not None, screened=search.screened(),
-        load_factor=order.load_factor,
+        load_factor=order.load_factor, twice=_twice(order, setting, best),
     )  # fmt: skip
+
+
+def _twice(order: PlanQuestion, setting: PlanSetting, best: Option | None) -> Candidate | None:
+    """The reserve that most services have, priced where the answer has none."""
+    bare = order.question == "least" and order.load_factor == 1
+    if not bare or best is None or best.candidate.one_pool or not can_screen(setting):
+        return None
+    return fewest_screened(setting, order.wanted, 2.0)
 
 
 def check(order: PlanQuestion) -> None:

@@ -18,10 +18,14 @@ from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import divisions
 from serving.ids import ReplicaId
 from serving.instance.core.placeholder import mix64, rate_of, steps_for
+from serving.tools.planning import feasible
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.candidate_run import PlanSetting, configured, judged, misses_allowed
+from serving.tools.planning.knowledge import Knowledge
+from serving.tools.planning.npu_search import find_least
 from serving.tools.planning.screening_queues import DecodeLockstep, PrefillQueue, ScreeningTimes, prefix_hits
-from serving.tools.planning.trace import TraceChoice, opened
+from serving.tools.planning.trace import TraceChoice, demand, opened
 from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 from serving.virtual.result import Outcome, RequestColumns
 from serving.virtual.simulation import cost_model
@@ -176,6 +180,20 @@ class Screen:
                 found.append((steps_for(one.output_tokens - 1, extra), 1.0 + extra))
             self._drafts[_at_any_rate(trace)] = found
         return found
+
+
+def fewest_screened(setting: PlanSetting, wanted: SearchLimits, factor: float) -> Candidate | None:
+    """The plan of two pools with the fewest NPUs at this factor on the load, by screening alone; None if none holds.
+
+    Raises: TraceError for a trace that cannot be read.
+    """
+    config, target = setting.config, setting.target
+    busier = replace(setting, trace=setting.trace.faster(factor), stretch=setting.stretch.faster(factor))
+    load = demand(opened(busier.trace)[0], reuse=config.engine.prefix_reuse)
+    begin = feasible.start(cost_model(config), config, load, replace(wanted, modes=("disaggregated",)), target)
+    screen = Screen(busier)
+    known = Knowledge(begin.space, target, begin.prefill, begin.decode)
+    return find_least(known, lambda probes: [screen(one) for one in probes])
 
 
 def can_screen(setting: PlanSetting) -> bool:

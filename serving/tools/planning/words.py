@@ -257,7 +257,8 @@ def _headroom_fact(plan: CapacityPlan) -> str:
     if plan.load_factor != 1:
         return f"the load is {plan.load_factor:g} x the given one. {HELD_BACK}."
     npus = plan.best.candidate.npus
-    return f"none: {npus} NPUs hold the load as it is given. {HELD_BACK}; --headroom 2 plans for twice the load."
+    twice = "" if plan.twice is None else f" ({plan.twice.npus} NPUs by screening: {plan.twice.label})"
+    return f"none: {npus} NPUs hold the load as it is given. {HELD_BACK}; --headroom 2 plans for twice the load{twice}."
 
 
 TPOT_APART = 0.1

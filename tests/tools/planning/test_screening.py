@@ -120,9 +120,12 @@ def test_headroom_is_in_the_answer_and_multiplies_the_arrivals(asked: PlanQuesti
     npus = found.best.candidate.npus
     facts = dict(words.facts(found))
     assert facts["headroom"].startswith(f"none: {npus} NPUs hold the load as it is given. DeepSeek's own service")
+    assert found.twice is not None
+    assert f"({found.twice.npus} NPUs by screening: {found.twice.label})" in facts["headroom"]
     double = plan(dataclasses.replace(asked, load_factor=2.0))
     assert double.best is not None
-    assert double.best.candidate.npus > npus
+    assert double.best.candidate.npus == found.twice.npus > npus
+    assert double.twice is None
     assert double.demand.requests_per_s == pytest.approx(2 * found.demand.requests_per_s)
     assert "at 2 x the given arrival rate" in words.headline(double)
     assert dict(words.facts(double))["headroom"].startswith("the load is 2 x the given one. DeepSeek")
