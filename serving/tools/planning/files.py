@@ -198,7 +198,7 @@ def show(plan: CapacityPlan, console: Console) -> None:
         plan,
         options=plan.options[:MOST_OTHERS],
         dropped=plan.dropped[:MOST_OTHERS],
-        screened=[one for one in plan.screened if one.simulated is not None][:MOST_OTHERS],
+        screened=[one for one in plan.screened if plan.best is None or one.simulated is not None][:MOST_OTHERS],
     )
     console.print(f"[bold]{escape(words.headline(plan))}[/bold]", highlight=False)
     for name, text in words.facts(plan):

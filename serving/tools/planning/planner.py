@@ -31,7 +31,7 @@ from serving.virtual.simulation import cost_model
 _QUICK_PARTS = 3
 _CLOSEST = 4
 """Most generous plans that are simulated when none holds."""
-_CLOSEST_SCREENED = 2
+_CLOSEST_SCREENED = 1
 
 Progress = Callable[[PlanProbe, PlanVerdict], None]
 

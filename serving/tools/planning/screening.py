@@ -159,7 +159,8 @@ class Screen:
                 break
             request, now = requests[row], ready_s[row]
             for one in instances:
-                one.advance(now)
+                if one.next_s <= now:
+                    one.advance(now)
             chosen = min(instances, key=_inside)
             blocks = -(-(request.prompt_tokens + request.output_tokens) // block)
             chosen.join(now, row, count, blocks, float(request.prompt_tokens + 1), growth)

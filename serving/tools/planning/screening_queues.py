@@ -156,7 +156,7 @@ class DecodeLockstep:
 
     __slots__ = (
         "_at", "_at_s", "_base", "_blocks", "_counts", "_growth", "_heap", "_slow", "_step_s", "_times", "_waiting",
-        "balance", "batch", "finish_s", "inside", "peak",
+        "balance", "batch", "finish_s", "inside", "next_s", "peak",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +175,8 @@ class DecodeLockstep:
         self._growth = np.zeros(groups)
         self._at = 0
         self._at_s = self._step_s = 0.0
+        self.next_s = math.inf
+        """When iterations may end a sequence or change their duration; `advance` has no effect until then."""
         self.batch = self.peak = self.inside = 0
 
     def join(self, now: float, row: int, steps: int, blocks: int, context: float, growth: float) -> None:
@@ -200,6 +202,7 @@ class DecodeLockstep:
                 due = min(due, self._at + REFRESH_STEPS)
             when = self._at_s + (due - self._at) * self._step_s
             if when > until_s:
+                self.next_s = when
                 return
             self._at, self._at_s = due, when
             touched: set[int] = set()
@@ -214,6 +217,7 @@ class DecodeLockstep:
             for group in sorted(touched):
                 self._admit(group)
             self._retime()
+        self.next_s = math.inf
 
     def _admit(self, group: int) -> None:
         """Start the waiting sequences of a group that fit."""
