@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "look at this machine, or every host of a Ray: what would keep the system from running there",
     "rotate-secret": "give a running system a new secret",
     "node-env": "what a host needs in its environment before `ray start`",
+    "agents": "settings by which Codex, Claude Code and others use a running system",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
     "logs": "log lines of a system on this machine, of one pool or replica, followed",
