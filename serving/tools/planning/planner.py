@@ -215,14 +215,15 @@ class _Search:
         return self._answer(best, 1.0, known.tried, known.reason)
 
     def _closest(self, known: Knowledge, first: Knowledge | None) -> list[Candidate]:
-        """Plans to simulate when none holds: after screening only those that came closest in it."""
+        """Plans to simulate when none holds: after screening only the one that came closest in it."""
         generous = least.most_generous(known.space)
         if first is None or self._screen is None:
             return [one for one in generous[:_CLOSEST] if one not in known.tried]
         verdicts = dict(zip(generous, self._screen([PlanProbe(one) for one in generous]), strict=True)) | first.tried
         self._screened = verdicts
         key = order_of("least", known.space, known.target)
-        ranked = sorted(verdicts, key=lambda one: key(one, verdicts[one]))
+        # Whose TTFT was lost was not decoded, so nothing is known of its TPOT.
+        ranked = sorted(verdicts, key=lambda one: (math.isnan(verdicts[one].tpot_p99_s), *key(one, verdicts[one])))
         return [one for one in ranked[:_CLOSEST_SCREENED] if one not in known.tried]
 
     def _nothing_known(self) -> Knowledge:
