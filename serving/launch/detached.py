@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serving.cluster.session import temporary_folder
+from serving.terminal import own_command
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 OUTPUT = "cloudmatrix-serve-"
@@ -66,7 +67,7 @@ def start_detached() -> int:
         )
         code = _follow(child, ready, shown)
     if code is None:
-        print(f"In the background, as process {child.pid}; `cloudmatrix stop` ends it; its output: {name}")
+        print(f"In the background, as process {child.pid}; `{own_command()} stop` ends it; its output: {name}")
         return 0
     Path(name).unlink()  # all of it was printed
     return code
