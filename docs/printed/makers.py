@@ -164,11 +164,11 @@ def plan() -> str:
 
 
 def plan_in_short() -> str:
-    """The same without explanations: the plan, its alternatives, its reserve, its losses and costs."""
-    answer, plans, reserve, losses, costs, *_ = plan().split("\n\n")
+    """The same without explanations: the plan, its alternatives, its reserve, its screening, its losses and costs."""
+    answer, plans, reserve, screened, losses, costs, *_ = plan().split("\n\n")
     tables = (table.partition(f"\n{note}")[0] for table, note in zip((plans, losses, costs), _NOTES, strict=True))
     plans, losses, costs = tables
-    return "\n\n".join((answer.partition("\n  ")[0], plans, reserve, losses, costs)) + "\n"
+    return "\n\n".join((answer.partition("\n  ")[0], plans, reserve, screened, losses, costs)) + "\n"
 
 
 _NOTES = ("prefill + decode: instances", "Lost in the middle", "Over the time")

@@ -37,16 +37,16 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
     Args:
         model: as `load_config`.
     Raises: ConfigError, as `load_config` and `check_settings`; errors of `with_folder`.
-    Effects: reads the file; lists keys that were set without effect in this command on standard error; downloads a
-        model of the Hugging Face Hub, including its weights if the command serves it.
+    Effects: reads the file; lists keys that were set without effect in this command, or are rounded, on standard error;
+        downloads a model of the Hugging Face Hub, including its weights if the command serves it.
     """
-    from serving.config.effects import check_settings, idle_lines
+    from serving.config.effects import check_settings, idle_lines, rounded_lines
     from serving.config.load import read_config
 
     settings = [*arguments.set, *engine_setting(arguments)]
     loaded = read_config(arguments.config, model=model, settings=settings, own_nodes=command != "deploy")
     check_settings(loaded, command)
-    for line in idle_lines(loaded, command):
+    for line in (*idle_lines(loaded, command), *rounded_lines(loaded, command)):
         tell(line)
     return with_folder(loaded.config, command)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from serving.tools.planning.verdict import PlanTarget
 
 EXIT_NOTHING_HOLDS = 1
+MOST_HEADROOM = 100.0
 PREFILL_SIZES = "16,32,64"
 DECODE_SIZES = "32,64,128,160,288"
 AGGREGATED_SIZES = "16,32,64,128"
@@ -36,6 +37,7 @@ questions:
   the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
   how much load 384 NPUs carry     cloudmatrix plan --config ... --trace FILE --npus 384 --highest-rate
   how safe the answer is           ... --headroom --losses
+  for twice the load               ... --headroom 2
   two pools, or one for both       ... --modes disaggregated,aggregated
   which of two is better           cloudmatrix plan --compare a.toml b.toml --trace FILE
 
@@ -112,8 +114,13 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--highest-rate", action="store_true", help="the split that holds at the highest rate")
     question.add_argument(
         "--headroom",
-        action="store_true",
-        help="also how much more load the best plan carries until each SLO breaks",
+        type=_headroom,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="X",
+        help="plan for X times the load: the same requests arrive X times as fast, or X times as many are open at a "
+        "time; without X, also how much more load the best plan carries until each SLO breaks",
     )
     question.add_argument(
         "--losses", action="store_true",
@@ -175,7 +182,8 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.terminal import make_folder, table_console
     from serving.tools.planning.comparison import compare
     from serving.tools.planning.files import as_json, show, write_all
-    from serving.tools.planning.planner import plan
+    from serving.tools.planning.planner import check, plan
+    from serving.tools.planning.trace import opened
     from serving.virtual.report.simulation_console import print_notes
 
     if arguments.processes < 1:
@@ -188,11 +196,12 @@ def run(arguments: argparse.Namespace) -> int:
         trace, answer = question.trace, partial(compare, question)
     else:
         order = order_of(arguments)
+        check(order)
         trace, answer = order.trace, partial(plan, order)
     if arguments.out is not None:
         make_folder(arguments.out)
     stderr = Console(stderr=True)
-    print_notes(trace.open().notes, stderr)
+    print_notes(opened(trace)[0].notes, stderr)
     found = _with_progress(answer, arguments.processes, quiet=arguments.quiet)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
@@ -233,7 +242,8 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
             (arguments.sizes_aggregated or _numbers(AGGREGATED_SIZES)) if together else (),
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
-        headroom=arguments.headroom, losses=arguments.losses,
+        headroom=arguments.headroom is True, losses=arguments.losses,
+        load_factor=1.0 if isinstance(arguments.headroom, bool) else arguments.headroom,
         prices=None if arguments.prices is None else read_prices(arguments.prices),
     )  # fmt: skip
 
@@ -254,6 +264,8 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
     for name in (*searching, *others):
         if (value := getattr(arguments, name)) and value != usual.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare uses the pools of the files")
+    if not isinstance(arguments.headroom, bool):
+        raise ConfigError("--headroom with a number is for a search; --compare uses the load as it is, see --rate")
     if len(arguments.compare) < 2:
         raise ConfigError(f"--compare {arguments.compare[0]}: name at least two files")
     found = []
@@ -303,22 +315,33 @@ def _with_progress(answer: "_Answer", processes: int, *, quiet: bool) -> "Capaci
     from loadgen.report import numbers
 
     with ProgressBar("reading the trace", quiet=quiet) as bar:
-        count = 0
+        count = screened = 0
 
         def progress(probe: "PlanProbe", verdict: "PlanVerdict") -> None:
-            nonlocal count
-            count += 1
+            nonlocal count, screened
+            count, screened = count + (not verdict.screened), screened + verdict.screened
             part = "whole trace" if probe.whole else "busiest stretch"
             rate = "" if probe.rate == 1 else f", rate x {probe.rate:.3g}"
             rate += "" if probe.loss is None else f", {probe.loss.unit} of {probe.loss.pool} lost"
             bar.update(
-                count,
-                f"{count} simulations; {probe.candidate.label} on the {part}{rate}: "
+                count + screened,
+                f"{screened} screened, {count} simulated; {probe.candidate.label} on the {part}{rate}: "
                 f"{numbers.share(verdict.attainment)} within the limits",
                 what="planning",
             )
 
         return answer(processes=processes, progress=progress)
+
+
+def _headroom(text: str) -> float:
+    """A factor on the load, of at least 1."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= MOST_HEADROOM:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a factor from 1 to {MOST_HEADROOM:g}, such as 2")
+    return factor
 
 
 def _counts(text: str) -> tuple[int, ...]:

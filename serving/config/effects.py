@@ -113,3 +113,32 @@ def _words(keys: list[str]) -> str:
         sections.setdefault(section, []).append(name)
     parts = [f"{_LISTS.get(section, f'[{section}]')} {', '.join(names)}" for section, names in sections.items()]
     return " and ".join(parts)
+
+
+def rounded_lines(loaded: Loaded, command: Command) -> list[str]:
+    """Messages about limits of instances in virtual time that were set and are rounded: dies and NPUs have equal parts.
+
+    Args:
+        command: what the configuration was loaded for.
+    Returns: one line for each such key, with the value that has an effect.
+    """
+    config, found = loaded.config, []
+    if command not in VIRTUAL or config.one_pool or config.decode.ep > 1:
+        return []
+    decode, prefill, simulation = config.decode, config.prefill, config.simulation
+    dies = decode.dies_per_instance
+    parts = dies if command == "plan" else (dies - simulation.expert_dies) // simulation.decode_attention_tp
+    each = max(1, decode.max_sequences // parts)
+    whose = f"for each of {parts} dies" if parts == dies else f"for each of {parts} groups of dies"
+    limits = [("decode.max_sequences", decode.max_sequences, each, parts, whose)]
+    if command == "plan":
+        tokens, npus = prefill.max_step_tokens, prefill.npus_per_instance
+        each = max(1, tokens // npus)
+        limits.append(("prefill.max_step_tokens", tokens, each, npus, f"for each of {npus} NPUs"))
+    else:
+        tokens = max(decode.max_step_tokens // parts, each)
+        limits.append(("decode.max_step_tokens", decode.max_step_tokens, tokens, parts, whose))
+    for key, given, one, count, text in limits:
+        if one * count != given and key in loaded.given:
+            found.append(f"{_words([key])} = {given:,} acts as {one * count:,}: {one:,} {text}")
+    return found

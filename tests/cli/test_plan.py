@@ -40,7 +40,9 @@ def test_the_order_follows_from_the_flags() -> None:
     assert seeded.trace.seed == seeded.config.simulation.seed == 7
 
 
-@pytest.mark.parametrize("words", [("--sizes-prefill", "a"), ("--batch", "0"), ("--least", "--highest-rate")])
+@pytest.mark.parametrize(
+    "words", [("--sizes-prefill", "a"), ("--batch", "0"), ("--headroom", "0.5"), ("--least", "--highest-rate")]
+)
 def test_nonsense_is_refused_by_the_parser(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parsed("--trace", "t", *words)
@@ -53,6 +55,31 @@ def test_impossible_orders_are_one_line(words: Sequence[str], tmp_path: Path) ->
     with pytest.raises(ConfigError) as caught:
         plan.run(arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sizes-prefill", "1"), "no prefill size is possible"),
+        (("--sizes-decode", "1"), "no decode size is possible"),
+        (("--attention-tp", "3"), "3"),
+        (("--columns", "a"), "name three columns"),
+        (("--set", "decode.nonsense=1"), "unknown key `nonsense`"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_trace_is_read(words: Sequence[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan.run(parsed("--trace", "is-not-there.csv", *words))
+    assert "is-not-there" not in str(caught.value)
+
+
+def test_headroom_is_a_factor_on_the_load_or_a_question() -> None:
+    assert (asked().headroom, asked().load_factor) == (False, 1.0)
+    assert (asked("--headroom").headroom, asked("--headroom").load_factor) == (True, 1.0)
+    assert (asked("--headroom", "2.5").headroom, asked("--headroom", "2.5").load_factor) == (False, 2.5)
+    both = ("plan", "--compare", str(CONFIG_FILE), str(CONFIG_FILE), "--trace", "t", "--headroom", "2")
+    with pytest.raises(ConfigError, match="--headroom with a number is for a search"):
+        plan.comparison_of(command_parser("plan").parse_args(both))
 
 
 def test_tables_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,8 +30,8 @@ from serving.faults.scenario import Scenario
 COUNTS = frozenset(
     """
     acceptance attainment attention-tp batch burstiness cache-nodes chunk concurrency context dies domains drafts
-    expert expert-dies expert-ranks expert-tp fault-rate frequency-penalty head-tp input-len last layer length limit
-    max-model-len max-tokens min-p npus num-fewshot num-prompts num-warmups output output-len poisson port prefill
+    expert expert-dies expert-ranks expert-tp fault-rate frequency-penalty head-tp headroom input-len last layer length
+    limit max-model-len max-tokens min-p npus num-fewshot num-prompts num-warmups output output-len poisson port prefill
     prefix-depth presence-penalty processes prompt rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale
     repeat repeats repetition-penalty ranks redundant replicas request-rate reuse seed sizes-aggregated sizes-decode
     sizes-prefill step-tokens stride supernodes sweep-points sweep-values system-prompt-len temperature tenants threads

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli import command_parser, main
-from serving.config.effects import all_keys, check_settings, expand, idle_keys, idle_lines
+from serving.config.effects import all_keys, check_settings, expand, idle_keys, idle_lines, rounded_lines
 from serving.config.inert_rule import SERVE, VIRTUAL, Command
 from serving.config.inert_rules import RULES
 from serving.config.load import Loaded, load_config, read_config
@@ -42,7 +42,7 @@ def lines(folder: Path, text: str, command: Command, *settings: str, model: str 
 )
 def test_every_key_of_a_shipped_file_works_where_the_file_is_meant_for(file: Path) -> None:
     for command in MADE_FOR.get(file.stem, ("serve",)):
-        assert idle_lines(read_config(file), command) == []
+        assert [*idle_lines(read_config(file), command), *rounded_lines(read_config(file), command)] == []
 
 
 @pytest.mark.parametrize("command", ["serve", "simulate", "plan"])
@@ -300,3 +300,28 @@ def _names_read(path: Path) -> frozenset[str]:
     """Names of attributes that a file reads."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "lines"),
+    [
+        ("simulate", ["decode.max_sequences=6"], ["[decode] max_sequences = 6 acts as 320: 1 for each of 320 dies"]),
+        (
+            "simulate",
+            ["decode.max_step_tokens=700", "decode.max_sequences=640", "simulation.decode_attention_tp=4"],
+            ["[decode] max_step_tokens = 700 acts as 640: 8 for each of 80 groups of dies"],
+        ),
+        (
+            "plan",
+            ["prefill.max_step_tokens=2001", "decode.max_sequences=700"],
+            [
+                "[decode] max_sequences = 700 acts as 640: 2 for each of 320 dies",
+                "[prefill] max_step_tokens = 2,001 acts as 2,000: 125 for each of 16 NPUs",
+            ],
+        ),
+        ("serve", ["decode.max_sequences=6"], []),
+        ("simulate", [], []),
+    ],
+)  # fmt: skip
+def test_limits_that_dies_cannot_share_are_said(command: Command, settings: list[str], lines: list[str]) -> None:
+    assert rounded_lines(read_config(DEPLOY / "cloudmatrix384.toml", settings=settings), command) == lines

@@ -56,6 +56,7 @@ COMPILED = (
     "serving.kvpool.core.shelf",
     "serving.kvpool.core.slab_allocator",
     "serving.kvpool.core.writers",
+    "serving.tools.planning.screening_queues",
     "serving.values.throughput",
     "serving.virtual.aggregated",
     "serving.virtual.decode",

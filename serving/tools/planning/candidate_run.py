@@ -16,9 +16,8 @@ from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
 from serving.tools.planning.trace import TraceChoice, attended_by_each, opened
 from serving.tools.planning.verdict import WINDOW_S, PlanProbe, PlanTarget, PlanVerdict, with_spares
 from serving.tools.planning.verdict import faults as lost
-from serving.virtual.report.latencies import Flags, Latencies, floats, ints, latencies
-from serving.virtual.report.pools import pool_summaries
-from serving.virtual.report.summary import summarize
+from serving.virtual.report.latencies import Flags, Latencies, distribution, floats, ints, latencies
+from serving.virtual.report.pools import pool_summaries, ratio
 from serving.virtual.result import Outcome, RequestColumns, SimResult, SimulatedPoint
 from serving.virtual.simulation import cost_model, simulate
 
@@ -140,38 +139,61 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         stopped_s, result = result.totals.end_s, of_decided(result, target)
     cost: CostModel = cost_model(config)
     times = latencies(result.requests)
-    summary = summarize(result, times=times)
     in_time, fast = kept(times, target)
-    begun = int(np.count_nonzero(~np.isnan(times.ttft_s)))
-    count = max(1, len(result.requests))
-    pools = {pool.name: pool for pool in summary.pools}
+    pools = {pool.name: pool for pool in pool_summaries(result)}
     both = pools.get("aggregated")
     prompts, answers = both or pools["prefill"], both or pools["decode"]
     decodes = [one for one in result.instances if one.pool == answers.name]
-    good = int(np.count_nonzero(in_time & fast))
-    return PlanVerdict(
-        attainment=good / count,
-        ttft_attainment=int(np.count_nonzero(in_time)) / count,
-        tpot_attainment=int(np.count_nonzero(fast)) / max(1, begun),
-        goodput_per_s=good / max(_asked_s(result, closed=closed, last_s=facts.last_s), 1e-9),
-        ttft_p99_s=summary.ttft_s.p99,
-        tpot_p99_s=summary.tpot_s.p99,
-        hit_share=summary.cache.hit_share,
+    batch = max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU)
+    asked_s = _asked_s(result, closed=closed, last_s=facts.last_s)
+    return replace(
+        judged(target, result.requests, asked_s=asked_s, worst_s=facts.worst_s, batch=batch),
         pool_share=max((point.pool_share for point in result.timeline), default=0.0),
         prefill_busy=prompts.busy_share,
         decode_busy=answers.busy_share,
-        batch=max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU),
         why=sentence(probe.candidate, config, cost, result, times, target, in_time, fast) + _until(stopped_s),
         events=result.totals.events,
         prefill_running=prompts.running_share,
         decode_running=answers.running_share,
-        worst_attainment=_in_window(result, in_time & fast, facts.worst_s),
-        pace_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(times.finished))),
-        prompt_tokens=int(ints(result.requests.prompt_tokens)[in_time & fast].sum()),
-        output_tokens=int(ints(result.requests.output_tokens)[in_time & fast].sum()),
         load_s=result.totals.load_s,
         hit=sum(fault.sequences_hit for fault in result.faults),
         stopped_s=stopped_s,
+    )
+
+
+def judged(
+    target: PlanTarget, requests: RequestColumns, *, asked_s: float, worst_s: float, batch: float
+) -> PlanVerdict:
+    """Judge requests' times by a target; of screening and of simulations alike.
+
+    Args:
+        asked_s: time in which they arrived [s]. worst_s: as in `TraceFacts`. batch: as in `PlanVerdict`.
+    Returns: without what only a simulation knows: shares of pools, instances' work, the reason.
+    """
+    times = latencies(requests)
+    in_time, fast = kept(times, target)
+    begun, count = ~np.isnan(times.ttft_s), max(1, len(requests))
+    prompt = ints(requests.prompt_tokens)
+    good = int(np.count_nonzero(in_time & fast))
+    late, slow = count - int(np.count_nonzero(in_time)), int(np.count_nonzero(begun & ~fast))
+    ttft_p99_s, tpot_p99_s = distribution(times.ttft_s).p99, distribution(times.tpot_s).p99
+    return PlanVerdict(
+        attainment=good / count,
+        ttft_attainment=int(np.count_nonzero(in_time)) / count,
+        tpot_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(begun))),
+        goodput_per_s=good / max(asked_s, 1e-9),
+        ttft_p99_s=ttft_p99_s,
+        tpot_p99_s=tpot_p99_s,
+        hit_share=ratio(int(ints(requests.cached_tokens)[begun].sum()), int(prompt[begun].sum())),
+        pool_share=math.nan,
+        prefill_busy=math.nan,
+        decode_busy=math.nan,
+        batch=batch,
+        why=f"screened: {numbers.share(late / count)} of requests miss TTFT, {numbers.share(slow / count)} TPOT",
+        worst_attainment=_in_window(requests, in_time & fast, worst_s),
+        pace_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(times.finished))),
+        prompt_tokens=int(prompt[in_time & fast].sum()),
+        output_tokens=int(ints(requests.output_tokens)[in_time & fast].sum()),
     )
 
 
@@ -184,9 +206,9 @@ def _asked_s(result: SimResult, *, closed: bool, last_s: float) -> float:
     return result.totals.load_s if closed else min(last_s, result.totals.end_s)
 
 
-def _in_window(result: SimResult, good: Flags, begins_s: float) -> float:
+def _in_window(requests: RequestColumns, good: Flags, begins_s: float) -> float:
     """Share of good requests among those that arrived in the ten minutes from a moment on."""
-    arrived = floats(result.requests.arrival_s)
+    arrived = floats(requests.arrival_s)
     inside = (arrived >= begins_s) & (arrived < begins_s + WINDOW_S)
     return int(np.count_nonzero(good[inside])) / max(1, int(np.count_nonzero(inside)))
 
@@ -194,6 +216,11 @@ def _in_window(result: SimResult, good: Flags, begins_s: float) -> float:
 # Detects during a run whether the target is still reachable: one that cannot need not be simulated to its end.
 
 _ROUNDING = 1e-6
+
+
+def misses_allowed(target: PlanTarget, requests: int) -> float:
+    """Requests of so many that may miss a limit."""
+    return (1 - target.attainment) * requests + _ROUNDING
 
 
 class TargetReach:
@@ -210,7 +237,7 @@ class TargetReach:
     def __init__(self, target: PlanTarget, requests: int) -> None:
         self.lost = False
         self._target = target
-        self._allowed = (1 - target.attainment) * requests + _ROUNDING
+        self._allowed = misses_allowed(target, requests)
 
     def __call__(self, now: float, requests: RequestColumns) -> bool:
         """Whether the target is out of reach at a moment [s]. Effects: remembers that."""

@@ -10,9 +10,9 @@ from serving.tools.planning import margins
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
 from serving.tools.planning.candidate_run import PlanSetting
 from serving.tools.planning.costs import PlanPrices, plan_cost
-from serving.tools.planning.load_figures import demand_figures
+from serving.tools.planning.load_figures import demand_figures, plan_accuracy
 from serving.tools.planning.plan import CapacityPlan, Option, need_key
-from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target, evaluator, plan_accuracy
+from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target, evaluator
 from serving.tools.planning.trace import TraceChoice, demand
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
 from serving.virtual.simulation import cost_model

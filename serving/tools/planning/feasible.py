@@ -69,6 +69,36 @@ def start(
     return replace(begin, space=space, dropped=begin.dropped + dropped, both=both)
 
 
+def check_memory(cost: CostModel, config: ServeConfig, wanted: SearchLimits, target: PlanTarget) -> None:
+    """Refuse a question whose model fits no instance of a size on offer, before a trace is read.
+
+    Raises: ConfigError, also for a division that the model or the device does not allow.
+    """
+    copies = wanted.redundant or (config.simulation.redundant_experts,)
+    degrees = wanted.attention_tp or (config.simulation.decode_attention_tp,)
+    apart = wanted.expert_dies or (config.simulation.expert_dies,)
+    if wanted.modes != ("disaggregated",):
+        return  # the other pools may fit
+    full, sizes = bounds.copied_cost(cost, max(copies)), wanted.prefill_sizes
+    _one_fits("prefill", (Shape(0, 0, redundant=max(copies)),), sizes, full, wanted, target)
+    shapes = tuple(Shape(0, 0, *one) for one in product(degrees, apart, copies) if not (one[0] > 1 and one[1]))
+    _one_fits("decode", shapes, wanted.decode_sizes, cost, wanted, target)
+
+
+def _one_fits(
+    pool: Role,
+    shapes: tuple[Shape, ...],
+    sizes: tuple[int, ...],
+    cost: CostModel,
+    wanted: SearchLimits,
+    target: PlanTarget,
+) -> None:
+    dropped: list[Dropped] = []
+    sides = [_Side(pool, "", 0.0, lambda _: np.array([]), lambda _: 0.0, shape) for shape in shapes]
+    if all([_too_large(npus, side, cost, wanted, dropped) for side in sides for npus in sizes]) and sides:
+        raise _impossible(sides[0], -1.0, 0, target, dropped)
+
+
 def _pools(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, wanted: SearchLimits, target: PlanTarget
 ) -> SearchStart:

@@ -57,7 +57,7 @@ def markdown(plan: CapacityPlan) -> str:
     lines += ["", *markdown_table(words.plan_table(plan)), "", words.plan_table(plan).note]
     if text := words.headroom_text(plan):
         lines += ["", text]
-    for table in (words.losses_table(plan), words.cost_table(plan)):
+    for table in (words.screened_table(plan), words.losses_table(plan), words.cost_table(plan)):
         if table.rows:
             lines += ["", *markdown_table(table), "", table.note]
     lines += ["", "## Why", ""]
@@ -82,6 +82,7 @@ def page(plan: CapacityPlan) -> str:
     margins = [element("p", text)] if (text := words.headroom_text(plan)) else []
     margins += [html_table(words.losses_table(plan))]
     whole.add("margins", "Headroom and losses", *margins)
+    whole.add("screened", "Screened and simulated", html_table(words.screened_table(plan)))
     whole.add("costs", "Costs", html_table(words.cost_table(plan)))
     whole.add("why", "Why the others lose", html_table(words.why_table(plan), stack=True))
     whole.add("load", "Demand and bounds", html_table(words.demand_table(plan)), html_table(words.bounds_table(plan)))
@@ -193,7 +194,12 @@ def show(plan: CapacityPlan, console: Console) -> None:
     Effects: prints.
     """
     others = len(plan.options)
-    plan = replace(plan, options=plan.options[:MOST_OTHERS], dropped=plan.dropped[:MOST_OTHERS])
+    plan = replace(
+        plan,
+        options=plan.options[:MOST_OTHERS],
+        dropped=plan.dropped[:MOST_OTHERS],
+        screened=[one for one in plan.screened if plan.best is None or one.simulated is not None][:MOST_OTHERS],
+    )
     console.print(f"[bold]{escape(words.headline(plan))}[/bold]", highlight=False)
     for name, text in words.facts(plan):
         console.print(f"  [dim]{name}[/dim] {escape(text)}", highlight=False)
@@ -205,7 +211,7 @@ def show(plan: CapacityPlan, console: Console) -> None:
     if text := words.headroom_text(plan):
         console.print()
         console.print(f"[bold]{escape(text)}[/bold]", highlight=False)
-    for table in (words.losses_table(plan), words.cost_table(plan)):
+    for table in (words.screened_table(plan), words.losses_table(plan), words.cost_table(plan)):
         if table.rows:
             console.print()
             console.print(terminal_table(table, console.width))

@@ -10,7 +10,6 @@ from serving.tools.planning.verdict import (
     Evaluate,
     PlanProbe,
     PlanTarget,
-    PlanVerdict,
     loss_text,
 )
 
@@ -52,21 +51,27 @@ class LossOutcome:
     holds: bool
 
 
-def headroom(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate) -> Headroom:
+def headroom(
+    candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate, screen: Evaluate | None = None
+) -> Headroom:
     """Simulate a plan at other loads.
 
     Args:
         rate: of the plan itself; factors count from it.
-    Effects: at most eight simulations for each SLO, most of which serve both.
+        screen: finds the factor near which simulations look for the edge.
+    Effects: at most eight simulations for each SLO, most of which serve both; after a good screening two or three.
     """
 
-    def verdict(factor: float) -> PlanVerdict:
-        return evaluate([PlanProbe(candidate, rate=rate * factor)])[0]
-
     def edge(share: str) -> float:
-        return highest_that_holds(
-            lambda factor: float(getattr(verdict(factor), share)) >= target.attainment, 1.0, _STEP, _FINE, MOST
-        )
+        def found(by: Evaluate, first: float, step: float) -> float:
+            def holds(factor: float) -> bool:
+                (verdict,) = by([PlanProbe(candidate, rate=rate * factor)])
+                return float(getattr(verdict, share)) >= target.attainment
+
+            return highest_that_holds(holds, first, step, _FINE, MOST)
+
+        estimate = 0.0 if screen is None else found(screen, 1.0, _STEP)
+        return found(evaluate, estimate, _FINE) if estimate else found(evaluate, 1.0, _STEP)
 
     return Headroom(edge("ttft_attainment"), edge("pace_attainment"))
 

@@ -28,6 +28,8 @@ cold and it is the busiest one, so slightly more misses prove nothing about the 
 WAVE = 2
 """Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
 _OTHERS = 4
+FINALISTS_OF_LEAST = 2
+"""Plans of the same NPUs that are simulated after screening, the best one included; and cheaper ones, at most."""
 PoolShape = tuple[str, Shape]
 """A pool, `prefill` or `decode`, and a shape of its instances."""
 
@@ -70,6 +72,38 @@ def _halfway(best: Candidate, known: Knowledge) -> tuple[Candidate, ...]:
     prefills = (known.prefill[best.prefill].least + best.prefills) // 2
     decodes = (known.decode[best.decode].least + best.decodes) // 2
     return replace(best, prefills=prefills), replace(best, decodes=decodes)
+
+
+def confirm(known: Knowledge, screened: Knowledge, evaluate: Evaluate) -> Candidate | None:
+    """Simulate what screening found: the cheapest plans that hold, until one does, then those around the boundary.
+
+    The boundary: plans with one instance less than the best, and the cheaper ones that screening let miss narrowly.
+
+    Args:
+        known: without verdicts.
+        screened: what screening found; plans of one pool in it were simulated.
+    Returns: the cheapest that holds in simulations; None if none of those that screening named does.
+    Effects: `known` has the verdicts.
+    """
+    key = order_of("least", known.space, known.target)
+    ranked = sorted(screened.tried, key=lambda one: key(one, screened.tried[one]))
+    for one, verdict in screened.tried.items():
+        if not verdict.screened:
+            known.learn(one, verdict)
+    for one in [one for one in ranked if screened.tried[one].holds(known.target)]:
+        if one not in known.tried and known.open(one):
+            _try(known, [one], evaluate)
+        if one in known.tried and known.tried[one].holds(known.target):
+            break
+    best = known.best
+    if best is None:
+        return None
+    equals = [one for one in ranked if one.npus == best.npus and one not in known.tried]
+    narrow = 1 - DOUBT * (1 - known.target.attainment)
+    near = [one for one in ranked if one.npus < best.npus and screened.tried[one].attainment >= narrow]
+    others = (*equals[: FINALISTS_OF_LEAST - 1], *near[:FINALISTS_OF_LEAST])
+    _try(known, [one for one in others if known.open(one)], evaluate)
+    return settled(known, evaluate)
 
 
 def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
@@ -218,6 +252,7 @@ def _beside_generous(space: SearchSpace, pool: str, shape: Shape, number: int) -
 FIRST = 16
 """Splits that are simulated on a short stretch; by the cost model alone, the others serve less."""
 FINALISTS = 6
+FINALISTS_SCREENED = 3
 RATE_SPLITS = 4
 _FINEST = 1.03
 """Rates closer than this are treated as equal."""
@@ -239,19 +274,22 @@ def ranked_splits(space: SearchSpace, capacity: Capacity) -> list[Candidate]:
 
 
 def best_split(
-    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget
+    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget, screen: Evaluate | None = None
 ) -> tuple[Candidate | None, dict[Candidate, PlanVerdict]]:
     """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
 
     Plans of the same goodput are ordered by their latency, then by their NPUs.
 
+    Args:
+        screen: evaluates the first splits on the whole trace; None = simulations of a short stretch do.
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """
     first = ranked_splits(space, capacity)[:FIRST]
-    short = evaluate([PlanProbe(one, whole=False) for one in first])
+    whole = screen is not None
+    short = (screen or evaluate)([PlanProbe(one, whole=whole) for one in first])
     key = order_of("goodput", space, target)
     order = sorted(zip(first, short, strict=True), key=lambda pair: key(*pair))
-    finalists = [candidate for candidate, _ in order[:FINALISTS]]
+    finalists = [candidate for candidate, _ in order[: FINALISTS_SCREENED if whole else FINALISTS]]
     verdicts = dict(zip(finalists, evaluate([PlanProbe(one) for one in finalists]), strict=True))
     if not verdicts:
         return None, {}
@@ -261,20 +299,23 @@ def best_split(
 
 
 def highest_rate(
-    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget
+    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget, screen: Evaluate | None = None
 ) -> tuple[Candidate | None, float, dict[Candidate, PlanVerdict]]:
     """The split that holds at the highest rate, and that rate.
 
     Rates double (or halve) on the short stretch until no split holds, then the gap is halved. From there the same on
     the whole trace, in small steps: the stretch, cold and busy, is no more than a good guess.
 
+    Args:
+        screen: gives the guess from the whole trace; None = simulations of the stretch do.
     Returns: split, factor on the trace's rate, and whole-trace verdicts at that factor; None and 0 if none holds.
     """
     splits = ranked_splits(space, capacity)[:RATE_SPLITS]
     seen: dict[float, dict[Candidate, PlanVerdict]] = {}
 
     def on_stretch(rate: float) -> bool:
-        return any(one.holds(target) for one in evaluate([PlanProbe(split, False, rate) for split in splits]))
+        probes = [PlanProbe(split, screen is not None, rate) for split in splits]
+        return any(one.holds(target) for one in (screen or evaluate)(probes))
 
     def on_whole(rate: float) -> bool:
         seen[rate] = dict(zip(splits, evaluate([PlanProbe(split, True, rate) for split in splits]), strict=True))

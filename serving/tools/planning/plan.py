@@ -39,6 +39,15 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class ScreenedPlan:
+    """A plan that was screened on the whole trace, and simulated if it was a finalist."""
+
+    candidate: Candidate
+    screened: PlanVerdict
+    simulated: PlanVerdict | None
+
+
+@dataclass(frozen=True, slots=True)
 class DemandFigures:
     """Load of the workload: rates over the time in which requests arrive, lengths in tokens.
 
@@ -92,6 +101,9 @@ class CapacityPlan:
         demand, bounds: the demand, and the maximum rate of an instance of each kind.
         accuracy: device and engine for which the times hold, and their possible error.
         simulations: number of runs, including short ones. events: that they handled.
+        load_factor: for headroom, on the workload's load; demand and other factors are of the product.
+        twice: the fewest NPUs for twice the load by screening; None = not asked, or none holds.
+        screened: plans that were screened on the whole trace, in the order of the question; none = no screening.
         headroom, losses: margins of the best plan, if requested.
         prices: the user's, if given.
         closed: the load is a closed loop, of which factors scale the concurrency.
@@ -119,6 +131,9 @@ class CapacityPlan:
     prices: PlanPrices | None = None
     config: ServeConfig | None = None
     closed: bool = False
+    screened: list[ScreenedPlan] = field(default_factory=list)
+    load_factor: float = 1.0
+    twice: Candidate | None = None
 
 
 # Comparison of plans: one order for each question, stated in the result. Pure.

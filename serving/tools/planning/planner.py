@@ -4,12 +4,10 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hardware.cost import CostModel
-from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, npus_text, prefill_trust
 from loadgen.report import numbers
 from serving import compiled
 from serving.config.serve import ServeConfig
@@ -17,22 +15,23 @@ from serving.errors import ConfigError
 from serving.tools.planning import configuration, feasible, margins
 from serving.tools.planning import npu_search as least
 from serving.tools.planning import npu_search as split
-from serving.tools.planning.bounds import Dropped, SearchLimits, shape_cost
-from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.bounds import Dropped, SearchLimits
+from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.candidate_run import PlanSetting, measure
 from serving.tools.planning.costs import PlanPrices, plan_cost
 from serving.tools.planning.feasible import SearchStart
-from serving.tools.planning.knowledge import Knowledge, costs_more
-from serving.tools.planning.load_figures import demand_figures, shape_bounds
-from serving.tools.planning.plan import CapacityPlan, DemandFigures, Option, Question, order_of
-from serving.tools.planning.trace import PlanDemand, TraceChoice, demand
+from serving.tools.planning.knowledge import Knowledge, costs_more, raise_floor
+from serving.tools.planning.load_figures import demand_figures, plan_accuracy, shape_bounds
+from serving.tools.planning.plan import CapacityPlan, Option, Question, ScreenedPlan, order_of
+from serving.tools.planning.screening import Screen, can_screen, fewest_screened
+from serving.tools.planning.trace import PlanDemand, TraceChoice, demand, opened
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 from serving.virtual.simulation import cost_model
-from serving.virtual.work_done import MIXED
 
 _QUICK_PARTS = 3
 _CLOSEST = 4
 """Most generous plans that are simulated when none holds."""
+_CLOSEST_SCREENED = 1
 
 Progress = Callable[[PlanProbe, PlanVerdict], None]
 
@@ -45,6 +44,7 @@ class PlanQuestion:
         cache_nodes: memory servers; None = one on each node that a plan fills.
         quick: the busiest third of the trace represents the whole.
         headroom: find the load at which the best plan breaks each SLO. losses: simulate it with each loss.
+        load_factor: the plan is for so many times the load: arrivals per second, or requests of a closed loop.
         prices: for what each plan costs.
     """
 
@@ -57,6 +57,7 @@ class PlanQuestion:
     quick: bool = False
     headroom: bool = False
     losses: bool = False
+    load_factor: float = 1.0
     prices: PlanPrices | None = None
 
 
@@ -70,11 +71,12 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         trace that cannot be read or is empty.
     """
     check(order)
-    config, whole = order.config, order.trace
+    config, loaded = order.config, order.trace.faster(order.load_factor)
+    whole = loaded
     if order.quick:
         whole = whole.busiest(_QUICK_PARTS)
     setting = PlanSetting(config, whole, whole.busiest(), order.target, order.cache_nodes)
-    workload = whole.open()
+    workload = opened(whole)[0]
     wanted = demand(workload, reuse=config.engine.prefix_reuse)
     cost = cost_model(config)
     begin = feasible.start(cost, config, wanted, order.wanted, order.target)
@@ -83,11 +85,12 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     floors = shape_bounds(cost, config, wanted, begin, order.target)
     tally = PlanTally(progress)
     with evaluator(setting, processes, tally) as evaluate:
-        search = _Search(order, setting, wanted, begin, evaluate)
+        screen = screener(setting, evaluate, progress)
+        search = _Search(order, setting, wanted, begin, evaluate, screen)
         best, rate, options = search.least() if order.question == "least" else search.split()
         room = lost = None
         if best is not None and order.headroom:
-            room = margins.headroom(best.candidate, rate, order.target, evaluate)
+            room = margins.headroom(best.candidate, rate, order.target, evaluate, screen)
         if best is not None and order.losses:
             lost = margins.losses(best.candidate, rate, order.target, evaluate)
     figures = demand_figures(wanted)
@@ -95,15 +98,24 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
         dropped=search.dropped, demand=figures, bounds=floors,
-        simulations=tally.count, events=tally.events, quick=whole != order.trace,
+        simulations=tally.count, events=tally.events, quick=whole != loaded,
         accuracy=plan_accuracy(cost, config, best, figures), headroom=room, losses=lost or [],
         config=None if best is None else configuration.planned(setting, best),
-        prices=order.prices, closed=order.trace.concurrency is not None,
+        prices=order.prices, closed=order.trace.concurrency is not None, screened=search.screened(),
+        load_factor=order.load_factor, twice=_twice(order, setting, best),
     )  # fmt: skip
 
 
+def _twice(order: PlanQuestion, setting: PlanSetting, best: Option | None) -> Candidate | None:
+    """The reserve that most services have, priced where the answer has none."""
+    bare = order.question == "least" and order.load_factor == 1
+    if not bare or best is None or best.candidate.one_pool or not can_screen(setting):
+        return None
+    return fewest_screened(setting, order.wanted, 2.0)
+
+
 def check(order: PlanQuestion) -> None:
-    """Refuse invalid questions. Raises: ConfigError."""
+    """Refuse invalid questions; no trace is read for that. Raises: ConfigError."""
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
@@ -117,6 +129,7 @@ def check(order: PlanQuestion) -> None:
     check_loop(order.trace, losses=order.losses)
     if order.config.simulation.supernodes > 1:
         raise ConfigError("a plan is for one supernode: set [simulation] supernodes to 1 and plan for its share")
+    feasible.check_memory(cost_model(order.config), order.config, order.wanted, order.target)
 
 
 def check_sizes(wanted: SearchLimits) -> None:
@@ -169,29 +182,70 @@ class _Search:
     """One question on its way to its answer."""
 
     def __init__(
-        self, order: PlanQuestion, setting: PlanSetting, wanted: PlanDemand, begin: SearchStart, evaluate: Evaluate
-    ) -> None:
+        self, order: PlanQuestion, setting: PlanSetting, wanted: PlanDemand, begin: SearchStart, evaluate: Evaluate,
+        screen: Evaluate | None,
+    ) -> None:  # fmt: skip
         self._order = order
         self._setting = setting
         self._wanted = wanted
         self._begin = begin
         self._evaluate = evaluate
+        self._screen = screen
+        self._screened: dict[Candidate, PlanVerdict] = {}
+        self._tried: dict[Candidate, PlanVerdict] = {}
         self.dropped = list(begin.dropped)
 
     def least(self) -> Answer:
         """The fewest NPUs that hold."""
-        begin = self._begin
-        known = Knowledge(begin.space, self._order.target, begin.prefill, begin.decode, begin.both)
-        best = least.find_least(known, self._evaluate)
-        if best is not None:
-            least.runner_ups(known, best, self._evaluate)
-            best = least.settled(known, self._evaluate)
+        known = self._nothing_known()
+        first = self._screening()
+        best = None if first is None else least.confirm(known, first, self._evaluate)
+        if best is None and (first is None or first.best is not None):
+            best = least.find_least(known, self._evaluate)
+            if best is not None:
+                least.runner_ups(known, best, self._evaluate)
+                best = least.settled(known, self._evaluate)
         if best is None:
-            closest = [one for one in least.most_generous(known.space)[:_CLOSEST] if one not in known.tried]
+            closest = self._closest(known, first)
             for one, verdict in zip(closest, self._evaluate([PlanProbe(one) for one in closest]), strict=True):
                 known.learn(one, verdict)
-        self._drop_floors(known)
+            if known.best is not None:  # screening found none
+                best = least.find_least(known, self._evaluate)
+        self._drop_floors(known, first or known, best)
         return self._answer(best, 1.0, known.tried, known.reason)
+
+    def _closest(self, known: Knowledge, first: Knowledge | None) -> list[Candidate]:
+        """Plans to simulate when none holds: after screening only the one that came closest in it."""
+        generous = least.most_generous(known.space)
+        if first is None or self._screen is None:
+            return [one for one in generous[:_CLOSEST] if one not in known.tried]
+        verdicts = dict(zip(generous, self._screen([PlanProbe(one) for one in generous]), strict=True)) | first.tried
+        self._screened = verdicts
+        key = order_of("least", known.space, known.target)
+        # Whose TTFT was lost was not decoded, so nothing is known of its TPOT.
+        ranked = sorted(verdicts, key=lambda one: (math.isnan(verdicts[one].tpot_p99_s), *key(one, verdicts[one])))
+        return [one for one in ranked[:_CLOSEST_SCREENED] if one not in known.tried]
+
+    def _nothing_known(self) -> Knowledge:
+        begin = self._begin
+        return Knowledge(begin.space, self._order.target, begin.prefill, begin.decode, begin.both)
+
+    def _screening(self) -> Knowledge | None:
+        """The search by screening alone; None if the load cannot be screened."""
+        if self._screen is None:
+            return None
+        first = self._nothing_known()
+        best = least.find_least(first, self._screen)
+        if best is not None:
+            least.runner_ups(first, best, self._screen)
+        self._screened = first.tried
+        return first
+
+    def screened(self) -> list[ScreenedPlan]:
+        """Plans that were screened, with their simulations."""
+        key = order_of(self._order.question, self._begin.space, self._order.target)
+        ranked = sorted(self._screened, key=lambda one: key(one, self._screened[one]))
+        return [ScreenedPlan(one, self._screened[one], self._tried.get(one)) for one in ranked if not one.one_pool]
 
     def split(self) -> Answer:
         """The best use of the budget."""
@@ -203,9 +257,12 @@ class _Search:
 
         rate = 1.0
         if order.question == "goodput":
-            best, tried = split.best_split(space, capacity, self._evaluate, order.target)
+            best, tried = split.best_split(space, capacity, self._evaluate, order.target, self._screen)
         else:
-            best, rate, tried = split.highest_rate(space, capacity, self._evaluate, order.target)
+            best, rate, tried = split.highest_rate(space, capacity, self._evaluate, order.target, self._screen)
+        if self._screen is not None:
+            probes = [PlanProbe(one, rate=rate) for one in tried]
+            self._screened = dict(zip(tried, self._screen(probes), strict=True))
         return self._answer(best, rate, tried, lambda one: _loses(one, best, tried, order.target))
 
     def _answer(
@@ -216,6 +273,7 @@ class _Search:
         reason: Callable[[Candidate], str],
     ) -> Answer:
         target = self._order.target
+        self._tried = tried
 
         def option(one: Candidate) -> Option:
             verdict = tried[one]
@@ -229,8 +287,17 @@ class _Search:
         others = [option(one) for one in sorted(tried, key=lambda one: key(one, tried[one])) if one != best]
         return (None if best is None else option(best)), rate, others
 
-    def _drop_floors(self, known: Knowledge) -> None:
-        """Record for each shape how many instances are too few: those plans were not simulated."""
+    def _drop_floors(self, known: Knowledge, first: Knowledge, best: Candidate | None) -> None:
+        """Record for each shape how many instances are too few: those plans were not simulated.
+
+        Args:
+            first: what screening found. A floor of it that is above the best plan is not one.
+        """
+        for floors, others in ((known.prefill, first.prefill), (known.decode, first.decode)):
+            for shape, floor in others.items():
+                there = 0 if best is None else {best.prefill: best.prefills, best.decode: best.decodes}.get(shape, 0)
+                if not there or floor.least <= there:
+                    raise_floor(floors, shape, floor.least, floor.why)
         units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
         for pool, floors in (("prefill", known.prefill), ("decode", known.decode)):
             for shape, floor in floors.items():
@@ -259,35 +326,26 @@ def _loses(
     return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"
 
 
-# Accuracy of a plan's times, with batches and prefill steps as full as it allows.
-
-
-def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, demand: DemandFigures) -> str:
-    """Device and engine for which a plan holds, and the possible error of its times.
-
-    Effects: reads files of the device and of the engine.
-    """
-    whose = f"{cost.device.name}, engine {engine_text_of(cost)}"
-    if best is None:
-        return whose
-    one = best.candidate
-    cost = shape_cost(cost, one.decode)
-    decode = decode_trust(
-        cost, one.decode.limit * DIES_PER_NPU, round(demand.mean_prompt + demand.mean_output / 2),
-        config.simulation.drafts, dies=one.decode.npus * DIES_PER_NPU,
-    )  # fmt: skip
-    prefill = prefill_trust(
-        cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
-    )
-    mixed = MIXED if one.one_pool else ""
-    npus = npus_text(decode, prefill, one.decodes * one.decode.npus, one.prefills * one.prefill.npus)
-    return f"{whose}; {npus}; in full steps {both_trusts(decode, prefill)}{mixed}"
-
-
 # Concurrent simulations in processes; results do not depend on their number.
+
+_WORTH_PROCESSES = 2000
+"""Requests of a trace from which on simulations in other processes take less time than to start those."""
 
 Tell = Callable[[PlanProbe, PlanVerdict], None]
 """Called with each finished simulation, in the order of the requests."""
+
+
+def screener(setting: PlanSetting, evaluate: Evaluate, progress: Progress) -> Evaluate | None:
+    """Evaluator by screening; of plans with one pool, by simulation. None if the load cannot be screened."""
+    if not can_screen(setting):
+        return None
+    screen = Screen(setting)
+    answers: dict[PlanProbe, PlanVerdict] = {}
+
+    def run(probes: Sequence[PlanProbe]) -> Iterator[PlanVerdict]:
+        return (evaluate([one])[0] if one.candidate.one_pool else screen(one) for one in probes)
+
+    return partial(_evaluate, answers, progress, run)
 
 
 @contextmanager
@@ -299,13 +357,20 @@ def evaluator(setting: PlanSetting, processes: int, tell: Tell) -> Iterator[Eval
     Effects: processes while it is open; they are started fresh, so that no thread or lock is inherited.
     """
     answers: dict[PlanProbe, PlanVerdict] = {}
-    if processes == 1:
-        yield partial(_evaluate, answers, tell, lambda probes: (measure(setting, one) for one in probes))
-        return
-    context = multiprocessing.get_context("spawn")
-    begin, folder = compiled.begin_worker, compiled.in_use()
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=(folder,)) as pool:
-        yield partial(_evaluate, answers, tell, lambda probes: pool.map(partial(measure, setting), probes))
+    with ExitStack() as stack:
+        pools: list[ProcessPoolExecutor] = []
+
+        def run(probes: Sequence[PlanProbe]) -> Iterator[PlanVerdict]:
+            if processes == 1 or len(probes) < 2 or opened(setting.trace)[1].requests < _WORTH_PROCESSES:
+                return (measure(setting, one) for one in probes)
+            if not pools:
+                context = multiprocessing.get_context("spawn")
+                begin, folder = compiled.begin_worker, compiled.in_use()
+                pool = ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=(folder,))
+                pools.append(stack.enter_context(pool))
+            return pools[0].map(partial(measure, setting), probes)
+
+        yield partial(_evaluate, answers, tell, run)
 
 
 def _evaluate(
@@ -317,5 +382,7 @@ def _evaluate(
     new = [one for one in dict.fromkeys(probes) if one not in answers]
     for probe, verdict in zip(new, run(new), strict=True):
         answers[probe] = verdict
+        if verdict.stopped_s is None:  # the run to its end is the same
+            answers[replace(probe, may_stop=False)] = verdict
         tell(probe, verdict)
     return [answers[one] for one in probes]

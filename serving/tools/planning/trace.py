@@ -55,7 +55,7 @@ class TraceChoice:
         Raises: TraceError if there is no request in it.
         Effects: reads it.
         """
-        workload = self.open()
+        workload, _ = opened(self)
         rows = [(one.arrival_s, one.prompt_tokens + one.output_tokens) for one in workload.requests]
         if not rows:
             raise TraceError(f"{workload.name}: it has no requests to plan for")

@@ -142,6 +142,7 @@ class PlanVerdict:
         stopped_s: when the run was stopped because the target was out of reach; None = it was not. All shares are then
             of the requests that were decided by then: finished, or late. pace_attainment: requests that kept TPOT, of
             those that finished: `tpot_attainment` without responses that started too late to finish before the end.
+        screened: by `Screen`, not by a simulation.
     """
 
     attainment: float
@@ -166,6 +167,7 @@ class PlanVerdict:
     output_tokens: int = 0
     load_s: float = math.nan
     stopped_s: float | None = None
+    screened: bool = False
 
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""

@@ -1,5 +1,6 @@
 """A plan in words and rows: common to the console, Markdown and the page."""
 
+import math
 from dataclasses import dataclass
 
 from loadgen.report import numbers
@@ -58,6 +59,8 @@ class PlanRow:
 def headline(plan: CapacityPlan) -> str:
     """The answer in one sentence."""
     best, target = plan.best, plan.target.text
+    if plan.load_factor != 1:
+        target += f" at {plan.load_factor:g} x the given {'concurrency' if plan.closed else 'arrival rate'}"
     if best is None:
         return f"No plan with up to {plan.budget} NPUs keeps {target}."
     split, npus, together = best.candidate.label, best.candidate.npus, best.candidate.one_pool
@@ -88,7 +91,9 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
         ("to keep", plan.target.text),
         ("NPUs at most", "" if plan.question == "compare" else numbers.count(plan.budget)),
         ("order", ORDERS[plan.question]),
+        ("headroom", _headroom_fact(plan)),
         ("simulations", numbers.count(plan.simulations)),
+        ("screened first", numbers.count(len(plan.screened)) if plan.screened else ""),
     ]
     if plan.quick:
         found.append(("quick", "the busiest third of the trace stands for the whole"))
@@ -232,6 +237,81 @@ def losses_table(plan: CapacityPlan) -> Table:
         for one in plan.losses
     ]  # fmt: skip
     return Table(heads, rows, LOSS_NOTE if rows else "")
+
+
+HELD_BACK = (
+    "DeepSeek's own service on H800 computed 4,026 of the 7,839 prompt tokens/s per GPU and 1,850 of the 2,325 output "
+    "tokens/s that its profile data show at saturation, and its peak took 278 nodes where the mean took 227: 1.9 to "
+    "2.4 x for prefill, 1.3 to 1.5 x for decode"
+)
+"""Reserve of a production service: saturated over served rates, and that times peak over mean nodes.
+
+Source: arXiv 2506.12708, Tables 3 and 4, rows "blog" and "profile"; DeepSeek, open-source week, day 6.
+"""
+
+
+def _headroom_fact(plan: CapacityPlan) -> str:
+    """The plan's reserve, and what services of the kind hold back; empty where no plan was searched for."""
+    if plan.question != "least" or plan.best is None:
+        return ""
+    if plan.load_factor != 1:
+        return f"the load is {plan.load_factor:g} x the given one. {HELD_BACK}."
+    npus = plan.best.candidate.npus
+    twice = "" if plan.twice is None else f" ({plan.twice.npus} NPUs by screening: {plan.twice.label})"
+    return f"none: {npus} NPUs hold the load as it is given. {HELD_BACK}; --headroom 2 plans for twice the load{twice}."
+
+
+TPOT_APART = 0.1
+TTFT_APART = 0.3
+"""Differences of 99th percentiles from which on screening and simulation are said to disagree."""
+
+
+def screened_table(plan: CapacityPlan) -> Table:
+    """Every screened plan, next to its simulation if it was a finalist; without rows if nothing was screened."""
+    heads = columns(
+        "screened", "batch limits", "NPUs", "TTFT p99", "simulated", "TPOT p99", "simulated", "verdict", "simulated"
+    )
+    rows = []
+    for one in plan.screened:
+        both = (one.screened, one.simulated)
+        cells = [one.candidate.label, one.candidate.limits, numbers.count(one.candidate.npus)]
+        cells += ["" if verdict is None else numbers.duration(verdict.ttft_p99_s) for verdict in both]
+        cells += ["" if verdict is None else numbers.duration(verdict.tpot_p99_s) for verdict in both]
+        cells += ["" if verdict is None else _holds(verdict.holds(plan.target)) for verdict in both]
+        rows.append(cells)
+    return table_of(heads, rows, agreement(plan)) if rows else Table([], [])
+
+
+def _holds(holds: bool) -> str:
+    return "holds" if holds else "misses"
+
+
+def agreement(plan: CapacityPlan) -> str:
+    """How far screening is from the simulations of the same plans; names those where it is far."""
+    pairs = [(one, one.simulated) for one in plan.screened if one.simulated is not None]
+    apart: list[str] = []
+    worst = [0.0, 0.0]
+    for one, simulated in pairs:
+        if one.screened.holds(plan.target) != simulated.holds(plan.target):
+            words = [_holds(verdict.holds(plan.target)) for verdict in (one.screened, simulated)]
+            apart.append(f"{one.candidate.label} {words[0]} screened and {words[1]} simulated")
+        if simulated.stopped_s is not None:
+            continue  # its figures are of a part of the requests
+        for place, (name, most) in enumerate((("ttft_p99_s", TTFT_APART), ("tpot_p99_s", TPOT_APART))):
+            values: list[float] = [getattr(verdict, name) for verdict in (one.screened, simulated)]
+            off = values[0] / values[1] - 1 if values[1] > 0 else 0.0
+            if not abs(off) <= most and not math.isnan(off):
+                what = f"{name[:4].upper()} p99 {numbers.duration(values[0])} screened, "
+                apart.append(f"{one.candidate.label}: {what}{numbers.duration(values[1])} simulated")
+            worst[place] = max(worst[place], 0.0 if math.isnan(off) else abs(off))
+    if not pairs:
+        return ""
+    if apart:
+        return f"Screening and simulation disagree, so trust the simulation: {'; '.join(apart)}."
+    return (
+        f"Screening and simulation agree on {len(pairs)} of {len(pairs)} plans: TTFT p99 within "
+        f"{numbers.share(worst[0])}, TPOT p99 within {numbers.share(worst[1])}."
+    )
 
 
 def _factor(factor: float) -> str:

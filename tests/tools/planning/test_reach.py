@@ -157,8 +157,8 @@ def test_the_busiest_stretch_is_where_most_tokens_are(tmp_path: Path) -> None:
     assert found.start_s <= 600.0 < 650.0 < found.start_s + (found.duration_s or 0)
     assert (found.duration_s or 0) < 250
     assert (found.open().count or 0) > 100
-    trace = TraceChoice(steady(tmp_path / "t.jsonl", seconds=40.0))
+    trace = TraceChoice(steady(tmp_path / "short.jsonl", seconds=40.0))
     assert trace.busiest() == trace
-    (tmp_path / "t.jsonl").write_text("")
+    (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(TraceError):
-        TraceChoice(tmp_path / "t.jsonl").busiest()
+        TraceChoice(tmp_path / "empty.jsonl").busiest()
