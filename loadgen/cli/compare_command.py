@@ -3,11 +3,10 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from loadgen.compare.pairs import compare_paths
 from loadgen.compare.report import comparison_page, comparisons_json, print_comparisons
 from loadgen.run_report.report_file import write_page
+from loadgen.terminal import terminal_console
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.json:
         print(comparisons_json(comparisons))
     else:
-        print_comparisons(comparisons, Console())
+        print_comparisons(comparisons, terminal_console())
         if flags.out:
             print(flags.out)
     return 0

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from loadgen.cli.bench import Bench, check_series, open_bench
@@ -20,6 +19,7 @@ from loadgen.cli.series import FULL_REQUESTS, IDLE_REQUESTS, SweepSeries, run_sw
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
 from loadgen.driver.progress import Progress
 from loadgen.errors import UsageError, explained
+from loadgen.exit_codes import ExitCode
 from loadgen.metrics.verdict import kept_rate
 from loadgen.record import FAILURES, NOT_COUNTED
 from loadgen.report import numbers
@@ -29,6 +29,7 @@ from loadgen.run_report.console import print_result, print_sweep
 from loadgen.run_report.sweep_charts import load_text
 from loadgen.search import backlog, saturation
 from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings, Verdict
+from loadgen.terminal import terminal_console
 
 # The search for the largest load that holds the SLOs: short runs choose the starting point, then probes follow.
 
@@ -56,7 +57,7 @@ class Ends:
 def run_search(bench: Bench) -> tuple[SweepResult, int]:
     """Probe until the largest value that holds the SLOs is bracketed by two neighbours.
 
-    Returns: also the exit status if it was stopped early, else 0.
+    Returns: also the exit code if it was stopped early, else 0.
     Raises: as `run_once`; UsageError if no request of the initial short run succeeded.
     Effects: reports the expected duration, then the result of each probe.
     """
@@ -224,9 +225,6 @@ def _probe_result(value: float, finished: Finished, took_s: float) -> ProbeResul
     )
 
 
-TOO_MANY_FAILURES = 5
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare all flags of `loadgen run`."""
     parser.usage = "loadgen run [--url URL] [--concurrency N | --request-rate R | ...] [FLAGS]"
@@ -254,7 +252,7 @@ def run(flags: argparse.Namespace) -> int:
     check_workload_flags(flags)
     _check_out(flags)
     # Progress and tables on stderr if stdout is to be read by a program.
-    console = Console(stderr=flags.json, soft_wrap=True)
+    console = terminal_console(stderr=flags.json, soft_wrap=True)
     with open_bench(flags, console) as bench:
         if flags.sweep or flags.find_max:
             return _series(bench)
@@ -297,14 +295,14 @@ def _show(bench: Bench, result: RunResult | SweepResult) -> None:
 
 
 def _status(bench: Bench, results: list[RunResult], *, stopped: int) -> int:
-    """Exit status."""
+    """Exit code."""
     if stopped:
         return stopped
     failed = sum(count for result in results for name, count in result.outcomes.items() if name in FAILURES)
     failed += sum(result.contradictions for result in results)
     counted = sum(count for result in results for name, count in result.outcomes.items() if name not in NOT_COUNTED)
     if counted == 0 or failed / counted > bench.flags.max_failure_share:
-        return TOO_MANY_FAILURES
+        return ExitCode.REQUESTS
     return 0
 
 

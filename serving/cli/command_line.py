@@ -8,7 +8,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 COMMANDS = {
     "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
@@ -46,12 +46,6 @@ COMMANDS = {
 }
 """Every command is the module of its name in this package, with underscores."""
 
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-"""Exit status of shells for a command ended by SIGINT."""
-EXIT_UNREAD = 141
-"""Exit status of shells for a command ended by SIGPIPE, after its reader has closed the pipe."""
-
 
 class Command(Protocol):
     """The interface of a command's module."""
@@ -70,20 +64,17 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: exit code; 1 when an audit has findings, 2 for user errors, reported in one line, 130 after Ctrl-C, 141
-        when the output pipe is closed.
+    Returns: an `ExitCode`; errors are reported in one line.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
     if not words:
         command_parser("").print_help()
-        print("cloudmatrix: no COMMAND was given", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
+        _refuse("no COMMAND was given")
     if chosen and chosen not in COMMANDS:
         from loadgen.command_words import unknown_command
 
-        print(f"cloudmatrix: {unknown_command(chosen, COMMANDS, 'cloudmatrix')}", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
+        _refuse(unknown_command(chosen, COMMANDS, "cloudmatrix"))
     return _run(command_parser(chosen).parse_args(words))
 
 
@@ -134,12 +125,20 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def _refuse(why: str) -> NoReturn:
+    from loadgen.exit_codes import ExitCode
+
+    print(f"cloudmatrix: {why}", file=sys.stderr)
+    raise SystemExit(ExitCode.USAGE)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     import logging
 
     from hardware.errors import HardwareError
     from loadgen.command_words import heed_interrupt
-    from serving.errors import ServingError
+    from loadgen.exit_codes import ExitCode
+    from serving.errors import NotWrittenError, ServingError, UnavailableError
 
     heed_interrupt()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -148,13 +147,16 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # while a missing reader can still be handled
     except (ServingError, HardwareError) as error:
         print(f"cloudmatrix: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        if isinstance(error, NotWrittenError):
+            return ExitCode.OUTPUT
+        unusable = isinstance(error, UnavailableError) and not getattr(error, "mistaken", False)
+        return ExitCode.SERVER if unusable else ExitCode.USAGE
     except KeyboardInterrupt:
         print("cloudmatrix: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         from serving.terminal import silence
 
         silence(sys.stdout)
-        return EXIT_UNREAD
+        return ExitCode.UNREAD
     return code

@@ -30,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError in one line.
     """
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.terminal import make_folder, table_console, write_file
     from serving.virtual.comparison.comparison import compare_runs
     from serving.virtual.comparison.comparison_report import comparison_json, comparison_page, print_comparison
@@ -45,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         make_folder(arguments.out)
         write_file(arguments.out / "compare.html", comparison_page(compared).encode())
-        Console(stderr=True).print(f"wrote {arguments.out / 'compare.html'}", highlight=False, soft_wrap=True)
+        terminal_console(stderr=True).print(f"wrote {arguments.out / 'compare.html'}", highlight=False, soft_wrap=True)
     return 0

@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
+from loadgen.exit_codes import ExitCode
 from serving.tools.compilation.build import prefer_compiled
-
-EXIT_UNEXPLAINED = 1
 
 DESCRIPTION = """\
 Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine, and
@@ -41,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError in one line.
     """
     prefer_compiled()
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.terminal import make_folder, table_console
     from serving.tools.paper.experiment import Setting
     from serving.tools.paper.paper_tables import (
@@ -72,5 +70,5 @@ def run(arguments: argparse.Namespace) -> int:
         from serving.tools.paper.paper_page import write_report
 
         for path in write_report(arguments.out, done, setting):
-            Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
-    return EXIT_UNEXPLAINED if done.score.unexplained else 0
+            terminal_console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return ExitCode.FAILURE if done.score.unexplained else ExitCode.OK

@@ -12,7 +12,6 @@ EPILOG = """\
 Examples:
   cloudmatrix rotate-secret --address auto
   cloudmatrix rotate-secret --address auto --forget-old     half a minute later, or after a leak at once
-Exit codes: 0, 2 for mistakes.
 """
 
 

@@ -107,8 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if not arguments.interpreted:
         prefer_compiled()
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.cli.simulate_progress import SimulationProgress
     from serving.config.rank_checks import roles_as_dies
     from serving.terminal import make_folder, table_console
@@ -143,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
         print_summary(result, summary, table_console())
-    stderr = Console(stderr=True)
+    stderr = terminal_console(stderr=True)
     print_notes(whole.notes, stderr)
     print_speed(result, stderr)
     if arguments.out:

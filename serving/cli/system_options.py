@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.client.http_client import server_address
+from loadgen.server_address import DEFAULT_URL, KEY_VARIABLE, URL_HELP, key_or_environment, server_address
 
 if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient
     from serving.cluster.session import RunningStart
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
@@ -30,20 +28,20 @@ def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = Fa
     Args:
         inherited: as for `add_gateway_options`.
     """
-    url_help = (
-        f"the gateway's address, with or without http:// (default: of your start on this machine, else {DEFAULT_URL})"
-    )
     default = _default(None, inherited=inherited)
-    parser.add_argument("--url", type=server_address, default=default, help=url_help)
-    parser.add_argument("--api-key", metavar="KEY", default=default, help="if the gateway requires one")
+    parser.add_argument("--url", type=server_address, default=default, help=URL_HELP)
+    parser.add_argument(
+        "--api-key", metavar="KEY", default=default, help=f"if the gateway requires one (default: ${KEY_VARIABLE})"
+    )
 
 
 def choose_gateway(arguments: argparse.Namespace) -> None:
-    """Select the gateway of the system that `system_of` would select, unless `--url` names another.
+    """Select the gateway of the system that `system_of` would select, unless `--url` names another; and the key.
 
     Raises: UnavailableError if several systems of this user run on this machine.
-    Effects: sets `arguments.url`.
+    Effects: sets `arguments.url` and `arguments.api_key`.
     """
+    arguments.api_key = key_or_environment(arguments.api_key)
     if arguments.url is None:
         from serving.client.pools_client import only_start
         from serving.cluster.session import running_starts

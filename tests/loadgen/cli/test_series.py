@@ -18,7 +18,8 @@ from loadgen.cli.main import main
 from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import _Backlog, add_flags
 from loadgen.driver.progress import Progress
-from loadgen.errors import INTERRUPTED, WorkerLost
+from loadgen.errors import WorkerLost
+from loadgen.exit_codes import ExitCode
 from loadgen.run_folder import read_sweep
 from loadgen.selftest.ceiling import BlastServer
 from tests.loadgen.cli.conftest import Run
@@ -77,7 +78,7 @@ def stopped_after(runs: int, made: list[Any]) -> Once:
 
     def once(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         return dataclasses.replace(
-            one_run.run_once(bench, load, **more), stopped=INTERRUPTED if len(made) >= runs else 0
+            one_run.run_once(bench, load, **more), stopped=ExitCode.INTERRUPTED if len(made) >= runs else 0
         )
 
     return once
