@@ -27,8 +27,8 @@ MEANINGS: Final = {
     " host did not respond); the system that `serve` started, or a worker process of `loadgen`, died; or, with a"
     " traceback, an error in the program",
     ExitCode.USAGE: "wrong flags, files or values; one line says which, and what to write instead",
-    ExitCode.SERVER: "no server at the address, or it cannot be used: another kind of server, wrong key, no such model; `demo`: its"
-    " system did not start",
+    ExitCode.SERVER: "no server at the address, or it cannot be used: another kind of server, wrong key, no such model;"
+    " `demo`: its system did not start",
     ExitCode.OUTPUT: "results cannot be written",
     ExitCode.REQUESTS: "`loadgen run`: more requests failed than `--max-failure-share` allows",
     ExitCode.INCOMPLETE: "`replay`: no difference, but a log has no end",
