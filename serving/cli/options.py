@@ -135,9 +135,9 @@ def add_columns(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> N
     """Effects: adds `--columns`."""
     group.add_argument(
         "--columns",
-        metavar="TIME,PROMPT,OUTPUT",
-        help="the trace is CSV with these columns: arrivals (seconds or dates), tokens of prompts and of answers "
-        "(default: by its first line)",
+        metavar="KEY=NAME,...",
+        help="the trace is CSV with columns of these names: timestamp=NAME,input=NAME,output=NAME: arrival (dates, or "
+        "numbers of unit=s, ms, us or ns; default s), tokens of prompt and response (default: by its first line)",
     )
 
 

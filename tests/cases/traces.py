@@ -190,7 +190,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         '{"chat_id": 1, "input_length": 1, "output_length": 1}\n',
         ":1: not a request .*timestamp",
     ),
-    "missing column": ("TIMESTAMP,ContextTokens\n", ":1: no column GeneratedTokens; the first line names TIMESTAMP"),
+    "missing column": (
+        "TIMESTAMP,ContextTokens\n",
+        ":1: no column GeneratedTokens; there are TIMESTAMP, ContextTokens",
+    ),
     "two columns missing": ("output_tokens\n1\n", ":1: no column arrival_s, prompt_tokens;"),
     "header alone": (AZURE, "no request in it"),
     "short row": (PLAIN + "0,1\n", ":2: not a line of arrival_s,prompt_tokens,output_tokens"),
