@@ -209,7 +209,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "milliseconds for seconds": (
         PLAIN + "".join(f"{27_482 * n},9,9\n" for n in range(100)),
-        r"100 requests in 31\.5 days, all at whole seconds: are these milliseconds\? Divide",
+        r"100 requests in 31\.5 days, all at whole seconds: are these milliseconds\? Give --columns",
     ),
     "zero in a table": (PLAIN + "0,0,2\n", ":2: a prompt of 0 tokens"),
     "nothing but failures": (BURSTGPT + "5,ChatGPT,472,0,472,API log\n", "no request in it"),
