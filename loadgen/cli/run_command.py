@@ -36,6 +36,9 @@ from loadgen.terminal import terminal_console
 _LARGEST_CONCURRENCY = 4096
 _OF_FULL = 0.5
 """Part of the full server's rate that is probed first: neither idle nor, with usual limits, too much."""
+_OF_FULL_IN_TIME, _GROWTH_IN_TIME = 0.8, 1.5
+"""The same with `--within`, and the factor between probes: most servers are then bracketed by two probes."""
+_FULL_REQUESTS_IN_TIME = 32
 _OCTAVES_DOWN = 4
 """Halvings of the first rate at most: the search does not go below 1/16 of it."""
 
@@ -96,7 +99,8 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool, spent_s: float) ->
         spent_s: on the short runs before it.
     """
     flags = bench.flags
-    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(_OF_FULL * ends.full_per_s)
+    of_full = _OF_FULL_IN_TIME if flags.within else _OF_FULL
+    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(of_full * ends.full_per_s)
     return SearchSettings(
         target=flags.attainment,
         first=min(first, _LARGEST_CONCURRENCY) if whole else first,
@@ -106,6 +110,7 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool, spent_s: float) ->
         least_requests=flags.probe_requests,
         least_duration_s=flags.duration or SearchSettings().least_duration_s,
         most_probes=flags.max_probes,
+        growth=_GROWTH_IN_TIME if flags.within else SearchSettings().growth,
         within_s=max(1.0, flags.within - spent_s) if flags.within else math.inf,
     )
 
@@ -144,7 +149,8 @@ def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
 
     Raises: UsageError if no request succeeded; KeyboardInterrupt, LoadgenError as `short_run`.
     """
-    full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
+    requests = _FULL_REQUESTS_IN_TIME if bench.flags.within else FULL_REQUESTS
+    full = short_run(bench, series, bench.load(slots=requests), requests, "full server")
     latency = full.metrics.get("e2e_sent")
     if not (latency and latency.mean):
         raise UsageError("no request succeeded in the first short run; see what `loadgen run --concurrency 64` says")
@@ -180,7 +186,7 @@ def _outcome_words(settings: SearchSettings, results: list[ProbeResult]) -> str:
     }[saturation.verdict(settings, group)]  # fmt: skip
     why = last.overloaded or last.held_back
     low, high = saturation.bracket_of(settings, results)
-    between = f"; it is between {low:g} and {high:g}" if low is not None and high is not None else ""
+    between = f"; the limit is between {low:g} and {high:g}" if low is not None and high is not None else ""
     return f"{state}: {good:,} of {counted:,} within the SLOs{f'; {why}' if why else ''}{between}"
 
 
