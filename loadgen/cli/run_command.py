@@ -279,6 +279,9 @@ def _single(bench: Bench) -> int:
 def _series(bench: Bench) -> int:
     result, stopped = run_search(bench) if bench.flags.find_max else run_sweep(bench)
     _show(bench, result)
+    what = bench.flags.find_max
+    if what and result.best is not None:
+        _say(bench, f"The largest {what} that held the SLOs: {load_text(what, result.best)}.")
     return _status(bench, [point.result for point in result.points if not point.aborted], stopped=stopped)
 
 

@@ -36,8 +36,8 @@ class SearchSettings:
         resolution: the search ends when first failed / best held is below 1 + this.
         most_probes: probes in all. most_repeats: probes of the same value before the nearer side is taken.
         within_s: duration of the search [s]. A finite one is divided: a probe takes a `_COARSE` of it until there is a
-            bracket, then a `_FINE`, in place of the least requests and duration; each value is probed once, and the best
-            again if that was a coarse probe; the search ends when another probe would not fit.
+            bracket, then a `_FINE`, in place of the least requests and duration; each value is probed once,
+            the best again if that was a coarse probe; the search ends when another probe would not fit.
     """
 
     target: float = 0.9

@@ -168,6 +168,7 @@ def test_limits_that_nothing_keeps_end_the_search_below_a_sixteenth(
     assert values[1] == pytest.approx(values[0] / 2, rel=0.01)
     assert "does not hold: 0 of" in text
     assert "no value held the SLOs" in text
+    assert "The largest rate" not in text
 
 
 def test_quiet_says_nothing_of_it(server: BlastServer, capsys: pytest.CaptureFixture[str]) -> None:
