@@ -18,9 +18,7 @@ from urllib.parse import urlsplit
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 """The key's environment variable, as in every OpenAI client."""
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
-URL_HELP: Final = (
-    f"server's address, with or without http:// (default: your system on this machine, else {DEFAULT_URL})"
-)
+URL_HELP: Final = f"server's address, with or without http:// (default: of your system here, else {DEFAULT_URL})"
 
 
 def server_address(text: str) -> str:

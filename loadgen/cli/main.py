@@ -14,19 +14,19 @@ from loadgen.errors import LoadgenError
 from loadgen.exit_codes import ExitCode
 
 COMMANDS = {
-    "run": "send requests to a server and measure its answers",
+    "run": "send requests to a server and measure its responses",
     "compare": "show how two or more runs differ, with confidence",
     "report": "write report.html of a saved run or sweep again",
     "trace": "turn a run into a trace file that replays exactly; describe a trace file",
-    "selftest": "measure how many streamed tokens this machine can take in",
-    "completion": "print a script by which a shell completes these words",
+    "selftest": "measure how many streamed tokens this machine can receive",
+    "completion": "print a script that completes commands and flags in your shell",
 }
 
 _EXAMPLES = """examples:
   loadgen run --concurrency 8 --duration 30s                      closed loop against 127.0.0.1:8000
   loadgen run --request-rate 4 --slo ttft=500ms,tpot=50ms         open loop, Poisson
   loadgen run --sweep rate --slo ttft=500ms,tpot=50ms --out sweep latency against rate, with report
-  loadgen run --find-max rate --slo ttft=500ms,tpot=50ms          the largest rate that holds the SLOs
+  loadgen run --find-max rate --slo ttft=500ms,tpot=50ms          the largest rate within the SLOs
   loadgen run --dataset-name mooncake --dataset-path trace.jsonl --length-scale 0.03125 --out replay
   loadgen compare before after
 """

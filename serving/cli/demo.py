@@ -6,9 +6,9 @@ from pathlib import Path
 from loadgen.exit_codes import ExitCode
 
 DESCRIPTION = """\
-Show what this system does, in two or three minutes: chat; watch the cache; kill the instance that is answering, and see
-the answer go on; scale while a stream runs; load it; think in supernodes. Starts a system of its own on free ports,
-touches no other one, and ends it. Needs no network and no accelerator.
+Show what this system does, in two or three minutes: chat; watch the cache; kill the instance that is generating an
+answer, and see the answer continue; scale while a stream runs; load it; simulate a supernode. It starts a system of its
+own on free ports and stops it at the end; other systems are not affected. Needs no network and no accelerator.
 """
 EPILOG = """\
 Examples:

@@ -5,13 +5,13 @@ import argparse
 from serving.cli.system_options import add_start_options, start_of
 
 DESCRIPTION = """\
-Kill the process of a replica, without a warning, as a fault would: streams continue on another one, token for token,
-and Ray starts it again. For trying; `cloudmatrix chaos` does it at random and checks every answer.
+Kill the process of a replica without warning, as a fault would. Its streams continue on another replica, token for
+token, and Ray starts a new one. `cloudmatrix chaos` does this at random and checks every response.
 """
 EPILOG = """\
 Examples:
   cloudmatrix kill decode              the first replica of the pool
-  cloudmatrix kill decode --signal STOP    it hangs instead; --signal CONT wakes it
+  cloudmatrix kill decode --signal STOP    freeze it; --signal CONT continues it
   cloudmatrix kill abcdefgh            by the name that `cloudmatrix status` shows
 """
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")

@@ -7,10 +7,10 @@ from loadgen.exit_codes import ExitCode
 from serving.tools.compilation.build import prefer_compiled
 
 DESCRIPTION = """\
-Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine, and
-three papers on attention apart from experts and on lost NPUs: each published figure next to ours, with the error.
-Scheduler decisions run in virtual time with the live code; the rest is computed by the cost model. Exits with code 1 if
-a row misses by more than its known reason explains.
+Reproduce the published figures of CloudMatrix-Infer (arXiv 2506.12708v2), of xDeepServe (arXiv 2508.02520), and of
+three papers on attention and experts on separate NPUs and on lost NPUs: each figure next to ours, with the error.
+Scheduler decisions are made in virtual time by the live code; the cost model computes the rest. Exits with code 1 if a
+row misses by more than its known reason explains.
 """
 EPILOG = """\
 Examples:
