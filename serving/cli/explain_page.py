@@ -97,7 +97,7 @@ def head_line(times: RequestTimes) -> str:
     if first is not None:
         facts.append(f"first token after {numbers.duration(first)}")
     if times.resumed:
-        facts.append(f"resumed {times.resumed} times")
+        facts.append("resumed once" if times.resumed == 1 else f"resumed {times.resumed} times")
     return f"{at}  {numbers.duration(times.total_s)}  {', '.join(facts)}"
 
 

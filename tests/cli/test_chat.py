@@ -224,7 +224,9 @@ def test_figures_of_what_is_unusual() -> None:
     plain = "3 prompt tokens (0 cached), 9 output tokens, first after 500 ms, 4 tokens/s"
     assert reply.figures() == plain
     odd = replace(reply, usage={**usage, "resumptions": 2}, finish="length", placeholder=True)
-    assert odd.figures() == (f"{plain}, resumed 2 times, cut at its longest, placeholder text: the NPUs are simulated")
+    assert odd.figures() == (
+        f"{plain}, resumed 2 times, stopped at the token limit, placeholder text: the NPUs are simulated"
+    )
     assert ChatReply(0.0).figures() == "", "stopped before it was told"
     assert ChatReply(0.0).take({"choices": [], "system_fingerprint": "fp_0-placeholder-tokens"}, 1.0) == ""
 
