@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         message = sys.stdin.read()
     if message is not None and not message.strip():
         raise ConfigError("the message is empty: give one as an argument or on standard input")
-    model = served_model(url, key)
+    model, _ = served_model(url, key)
     fields = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "seed": arguments.seed}
     conversation = ChatConversation(url, key, model, arguments.system, fields)
     terminal = ChatTerminal(conversation)

@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "check this machine, or every host of a Ray, for what would keep the system from running",
     "rotate-secret": "give a running system a new secret",
     "node-env": "print the environment that a host needs before `ray start`",
+    "agents": "print settings by which Codex, Claude Code and others use a running system",
     "chat": "chat with a running system in the terminal",
     "status": "show pools, replicas, NPUs, HBM and queues of a running system",
     "logs": "print or follow the logs of a system on this machine, or of one pool or replica",

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-model-len",
         type=int,
         metavar="N",
-        help="longest prompt plus answer [tokens] (default: the model's own limit)",
+        help="longest prompt plus answer [tokens] (default: the model's own limit); a longer one than the model was"
+        " trained for scales its positions by YaRN, at some loss of quality",
     )
     parser.add_argument(
         "--name", "--served-model-name", metavar="NAME", help="what clients send as `model` (default: the model's own)"
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     address = address_of(arguments)
     if arguments.dry_run and not address:
         raise ConfigError("--dry-run needs --address: without it there is no running system to upgrade")
-    _take_model(arguments)
+    _take_model(arguments, own_nodes=not address)
     if not address:
         _require_places(arguments)
     if arguments.detach:
@@ -158,13 +159,15 @@ def _preloaded(config: "ServeConfig") -> tuple[str, ...]:
     return (*PRELOADED, NATIVE) if of_pool and alone else (*PRELOADED, NATIVE, TORCH)
 
 
-def _take_model(arguments: argparse.Namespace) -> None:
+def _take_model(arguments: argparse.Namespace, *, own_nodes: bool) -> None:
     """Read the flags about the model.
 
+    Args:
+        own_nodes: whether the system runs on the nodes of the file, and not on a Ray that is there.
     Raises: ConfigError if two are given, or there is no such model; ModelError.
     Effects: `arguments.model` is a folder or a model of the Hub; flags that stand for a key become settings, before
-        those of --set; may import the model. `arguments.least_dies`: die size of the file [MiB], if it may be increased
-        to fit the model; dies are virtual, and few users know a model's size.
+        those of --set; may import the model, or scale it to the context. `arguments.least_dies`: die size of the file
+        [MiB], if it may be increased to fit the model; dies are virtual, and few users know a model's size.
     """
     if arguments.model is not None and arguments.model_flag is not None:
         raise ConfigError("MODEL and --model are the same: give one of them")
@@ -180,10 +183,32 @@ def _take_model(arguments: argparse.Namespace) -> None:
         chosen = choose_model(arguments.model, tell)
         arguments.model, settings = chosen.path, [*chosen.settings, *settings]
         sized = any(one.replace(" ", "").startswith(f"{_DIES}=") for one in arguments.set)
-        of_file = 0 if sized else read_config(arguments.config).config.hardware.hbm_per_die_mib
+        of_file = 0 if sized else read_config(arguments.config, own_nodes=own_nodes).config.hardware.hbm_per_die_mib
         if of_file:  # 0 = a real die
             arguments.least_dies, settings = of_file, [*settings, f"{_DIES}=0"]
+    settings += _scaled_model(arguments, own_nodes=own_nodes)
     arguments.set = [*settings, *arguments.set]
+
+
+def _scaled_model(arguments: argparse.Namespace, *, own_nodes: bool) -> list[str]:
+    """Settings for a context longer than the model's own; empty if it is not, or the model is not fetched yet.
+
+    Raises: ConfigError, ModelError.
+    Effects: may write the scaled model into the user's cache.
+    """
+    if arguments.context is None:
+        return []
+    from serving.config.load import read_config
+    from serving.tools.importing.longer_context import with_context
+
+    model = read_config(
+        arguments.config, model=arguments.model, settings=arguments.set, own_nodes=own_nodes
+    ).config.model
+    if model.hub is not None:
+        return []
+    folder = with_context(model.path, arguments.context, tell)
+    scaled = {"model.path": str(folder), "model.name": arguments.name or model.served_name}
+    return [] if folder == model.path else [f"{key}={json.dumps(value)}" for key, value in scaled.items()]
 
 
 def _require_places(arguments: argparse.Namespace) -> None:

@@ -11,14 +11,15 @@ from serving.errors import UnavailableError
 from serving.gateway.live.fingerprint import PLACEHOLDER
 
 
-def served_model(url: str, api_key: str | None) -> str:
-    """Name of the model that a gateway serves.
+def served_model(url: str, api_key: str | None) -> tuple[str, int]:
+    """Name of the model that a gateway serves, and its context [tokens].
 
     Raises: UnavailableError, in one line, if it cannot be reached, requires another key, or is not a gateway.
     """
     try:
-        return str(ask_again(lambda: ask_gateway(url, "/v1/models", api_key))["data"][0]["id"])
-    except (LookupError, TypeError) as error:
+        card = ask_again(lambda: ask_gateway(url, "/v1/models", api_key))["data"][0]
+        return str(card["id"]), int(card["max_model_len"])
+    except (LookupError, TypeError, ValueError) as error:
         raise UnavailableError(f"{url} serves no model: is that a CloudMatrix gateway?") from error
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.core.timeline import RequestTimes, TimelineShelf
 from serving.gateway.live import gateway_peers
 from serving.gateway.live.gateway_peers import PEER_CHANNEL, GatewayPeers, Numbers
@@ -34,7 +35,9 @@ class Gateway:
         self.name = f"gateway{rank}"
         self.metrics = GatewayMetrics("m", engine=str(rank), name=self.name)
         self.shelf = TimelineShelf(8)
-        self.peers = GatewayPeers(self.name, secret, self.metrics.numbers, partial(wished, self.shelf))
+        self.running = RunningRequests()
+        numbers = self.metrics.numbers
+        self.peers = GatewayPeers(self.name, secret, numbers, partial(wished, self.shelf), self.running)
         self.metrics.others = self.peers
         self.peers.start("127.0.0.1")
         assert self.peers.address is not None
@@ -87,6 +90,22 @@ async def test_who_is_asked_learns_of_who_asks() -> None:
             assert (await one.shown())["2"] == (await two.shown())["2"] == 5.0, "no board has told them"
         finally:
             await late.peers.stop()
+
+
+async def test_requests_are_cancelled_in_every_gateway() -> None:
+    """A tenant cancels its own only, under either id; an administrator any."""
+    ended: list[str] = []
+    async with gateways(2) as (one, two):
+        with (
+            one.running.entered("a", ("x", "mine"), lambda: ended.append("one")),
+            two.running.entered("a", ("y", "mine"), lambda: ended.append("two")),
+            two.running.entered("b", ("z",), lambda: ended.append("other")),
+        ):
+            assert await one.peers.cancel(("mine", "z", "none"), "a") == ["mine"]
+            assert ended == ["one", "two"]
+            assert await one.peers.cancel(("z",), None) == ["z"]
+            assert ended[2:] == ["other"]
+        assert await one.peers.cancel(("x", "y", "z", "mine"), None) == [], "they have ended"
 
 
 async def test_one_that_does_not_answer_is_shown_as_it_was_and_costs_a_deadline(

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from serving.errors import ServingError
+from serving.gateway.api.admin.cancel_routes import Cancels, OwnRequests, cancel_router
 from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
 from serving.gateway.api.admin.pool_routes import pool_router
 from serving.gateway.api.backend import GenerationBackend
@@ -31,6 +32,7 @@ from serving.gateway.api.pages.document import StartFacts
 from serving.gateway.api.responses.kept import MemoryResponseStore, ResponseShelf, ResponseStore
 from serving.gateway.api.responses.routes import RESPONSES_EXCHANGES, kept_responses_router, responses_router
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.text_desk import TextDesk
 from serving.gateway.api.tokens.routes import TOKENS_EXCHANGES, tokens_router
@@ -48,6 +50,8 @@ def create_app(
     pool: PoolAdmin | None = None,
     drain: GatewayDrain | None = None,
     responses: ResponseStore | None = None,
+    running: RunningRequests | None = None,
+    cancels: Cancels | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -55,13 +59,17 @@ def create_app(
         pool: the KV-cache pool, if there is one.
         drain: whether this gateway shuts down; None = it never does.
         responses: store of responses; None = in memory.
+        running: lists this gateway's running requests; None = a list of its own.
+        cancels: cancels those of all gateways; None = there is no other gateway.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
-    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
+    texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
+    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
+    app.include_router(cancel_router(cancels or OwnRequests(running)))
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf))

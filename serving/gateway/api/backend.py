@@ -4,11 +4,13 @@ The API turns a request into a `GenerationJob` of `n` sequences; the backend doe
 deadlines, and returns updates in the order in which they arrive. The API handles stop strings: engines see no text.
 """
 
+import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.gateway.api.choice import ChoiceOutput, Visible
+from serving.gateway.api.running_requests import RequestCancelledError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder
 from serving.gateway.api.usage import Timing
@@ -65,6 +67,9 @@ class GenerationBackend(Protocol):
 # One accepted order in progress: turns the backend's updates into visible output and records how it ends.
 
 
+_CANCELLED = "the request was cancelled by another request"
+
+
 class RequestRun:
     """Owns the backend's `Generation`. `close` must be called exactly once, whatever happened.
 
@@ -72,8 +77,8 @@ class RequestRun:
     """
 
     __slots__ = (
-        *("_arrived", "_cached", "_generation", "_metrics", "_names", "_open", "_outcome", "_pulled", "_timeline"),
-        "_trace",
+        *("_arrived", "_cached", "_cancelled", "_generation", "_metrics", "_names", "_open", "_outcome", "_pulled"),
+        *("_reader", "_timeline", "_trace"),
         *("choices", "failed", "order", "timing"),
     )
 
@@ -100,7 +105,9 @@ class RequestRun:
             for i in range(len(order.job.sequences))
         ]
         self._open = len(self.choices)
-        self.failed = False
+        self.failed = self._cancelled = False
+        self._reader: asyncio.Task[Any] | None = None
+        """The task that waits in `next`."""
         self._arrived = arrived
         self._names, self._trace = names, trace
         self._cached = self._pulled = 0
@@ -121,15 +128,37 @@ class RequestRun:
     async def next(self) -> list[tuple[int, Visible]]:
         """Wait for the next batch of updates; empty when every choice is finished.
 
-        Raises: ServingError when the job failed.
+        Raises: ServingError when the job failed; RequestCancelledError after `cancel`.
         """
         if not self._open:
             return []
+        if self._cancelled:
+            raise RequestCancelledError(_CANCELLED)
+        self._reader = reader = asyncio.current_task()
         try:
             return self._take(await self._generation.next())
+        except asyncio.CancelledError:
+            if not self._ended_by_cancel(reader):
+                raise
+            raise RequestCancelledError(_CANCELLED) from None
         except Exception:
             self.failed = True
             raise
+        finally:
+            self._reader = None
+
+    def _ended_by_cancel(self, reader: "asyncio.Task[Any] | None") -> bool:
+        """Whether `cancel` was the only reason why the reading task was cancelled."""
+        return self._cancelled and reader is not None and not reader.uncancel()
+
+    def cancel(self) -> None:
+        """Abort every unfinished choice; `next` raises. Called by another request."""
+        if self._cancelled or not self._open:
+            return
+        self._cancelled = True
+        self._generation.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
     def _take(self, updates: Sequence[SequenceUpdate]) -> list[tuple[int, Visible]]:
         if not updates:
@@ -176,7 +205,7 @@ class RequestRun:
         """Cancel unfinished choices (the client left, or the job failed) and record the request."""
         if self._open:
             self._generation.cancel()
-            reason = self._outcome = "error" if self.failed else "abort"
+            reason = self._outcome = "error" if self.failed and not self._cancelled else "abort"
             now = self._metrics.clock()
             for choice in self.choices:
                 if not choice.finished:

@@ -20,6 +20,7 @@ from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.http.errors import ErrorReply, named, reply_for, reply_on
 from serving.gateway.api.http.request_ids import trace_names
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder
@@ -40,6 +41,7 @@ class GenerationResponse(Response):
 
     Args:
         before_end: awaited after the last output, before the client receives the end of the response.
+        running: where the request is listed while it runs.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class GenerationResponse(Response):
         settings: ApiSettings,
         arrived: float,
         before_end: Callable[[], Awaitable[None]] | None = None,
+        running: RunningRequests | None = None,
     ) -> None:
         # The base class would build a body and headers of its own; other code reads only these three attributes.
         self.status_code = 200
@@ -65,6 +68,7 @@ class GenerationResponse(Response):
         self._settings = settings
         self._arrived = arrived
         self._before_end = before_end
+        self._running = running or RunningRequests()
         self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,8 +82,10 @@ class GenerationResponse(Response):
             return
         limit_s = self._settings.request_timeout_s + self._settings.deadline_grace_s
         work = self._stream if self._order.stream else self._full
+        ids = (self._order.response_id, *names)
         try:
-            await until_disconnect(receive, work(run, scope, send, limit_s))
+            with self._running.entered(self._order.namespace, ids, run.cancel):
+                await until_disconnect(receive, work(run, scope, send, limit_s))
         finally:
             run.close()
 

@@ -16,6 +16,7 @@ from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
 from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
 from serving.gateway.api.schema import (
+    AbortRequests,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -222,6 +223,8 @@ FIELD_NOTES = {
     "add_special_tokens": "Let the tokenizer add special tokens of its own, such as the first one.",
     "cache_salt": "Cached blocks of the prompt are shared among requests of the same salt only.",
     "priority": "Lower runs earlier among one key's requests, at the gateway and in instances; never before another's.",
+    "context_management": "Edits of the conversation: clear_tool_uses_20250919, clear_thinking_20251015.",
+    "request_ids": "Of running requests: the ids of their responses, or those that clients set.",
     "request_id": "Part of the answer's id, and its x-request-id.",
     "user": "Accepted, without effect.",
     "response_format": "What the whole answer must be: text, json_object, json_schema or structural_tag.",
@@ -298,6 +301,7 @@ OpenApiKind = Literal[
     "DetokenizeRequest",
     "PoolAuditRequest",
     "PoolNamespaceRequest",
+    "AbortRequests",
 ]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
@@ -310,4 +314,5 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "DetokenizeRequest": DetokenizeRequest,
     "PoolAuditRequest": PoolAuditRequest,
     "PoolNamespaceRequest": PoolNamespaceRequest,
+    "AbortRequests": AbortRequests,
 }

@@ -35,6 +35,7 @@ from serving.gateway.api.messages.schema import CountTokensRequest
 from serving.gateway.api.openapi import BODY_ERRORS, OpenApiKind, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.gateway.api.responses.schema import ResponsesRequest
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -75,6 +76,7 @@ class RouteServices:
     metrics: GatewayMetrics
     weights: TenantWeights
     texts: TextDesk
+    running: RunningRequests
 
     async def chat(self, request: Request) -> Response:
         """Read a chat request and respond to it.
@@ -156,7 +158,15 @@ class RouteServices:
             before_end: see `GenerationResponse`.
         """
         return GenerationResponse(
-            order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived, before_end
+            order,
+            form,
+            self.backend,
+            self.model.tokenizer,
+            self.metrics,
+            self.settings,
+            arrived,
+            before_end,
+            self.running,
         )
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:

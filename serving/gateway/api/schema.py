@@ -316,3 +316,9 @@ def unread(kind: str, name: object = None) -> str:
     """
     shown = f"{kind} '{name[:80]}'" if isinstance(name, str) and name else kind
     return f"[{shown}: not read by this model]"
+
+
+class AbortRequests(WireModel):
+    """POST /abort_requests, as vLLM names it."""
+
+    request_ids: Annotated[list[Annotated[str, Field(max_length=MAX_REQUEST_ID)]], Field(min_length=1, max_length=1000)]

@@ -21,6 +21,7 @@ import msgspec
 
 from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import UNREADABLE, LinkError, in_words
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.core.timeline import Choose, RequestTimes
 from serving.sockets.proof import Channel
 from serving.sockets.secrets import ClusterSecrets
@@ -43,7 +44,7 @@ MAX_CALLERS = 64
 MAX_PEERS = 256
 
 
-PEER_CHANNEL = Channel("gateways", 2, frozenset({"gateway"}))
+PEER_CHANNEL = Channel("gateways", 3, frozenset({"gateway"}))
 
 
 class Numbers(Value, frozen=True):
@@ -74,8 +75,21 @@ class FoundTimes(Value, frozen=True):
     found: tuple[RequestTimes, ...]
 
 
-Message = Numbers | TimesWish | FoundTimes
-Answer = TypeVar("Answer", Numbers, FoundTimes)
+class CancelWish(Value, frozen=True):
+    """Request to cancel requests; see `RunningRequests.cancel`."""
+
+    namespace: str | None
+    ids: tuple[str, ...]
+
+
+class Cancelled(Value, frozen=True):
+    """Ids of requests that a gateway has cancelled."""
+
+    ids: tuple[str, ...]
+
+
+Message = Numbers | TimesWish | FoundTimes | CancelWish | Cancelled
+Answer = TypeVar("Answer", Numbers, FoundTimes, Cancelled)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -104,6 +118,7 @@ class GatewayPeers:
         gateway: this gateway's name.
         tell: returns this gateway's numbers.
         times: finds this gateway's own timelines.
+        running: this gateway's own running requests.
     """
 
     def __init__(
@@ -112,11 +127,13 @@ class GatewayPeers:
         secret: str | ClusterSecrets,
         tell: Callable[[], GatewayNumbers],
         times: Callable[[TimesWish], Sequence[RequestTimes]] = lambda _: (),
+        running: RunningRequests | None = None,
     ) -> None:
         self._gateway = gateway
         self._secrets = ClusterSecrets.of(secret)
         self._tell = tell
         self._times = times
+        self._running = running or RunningRequests()
         self._peers: dict[str, _Peer] = {}
         self._listed: frozenset[str] = frozenset()
         """The other gateways in the board's latest event."""
@@ -217,6 +234,26 @@ class GatewayPeers:
             logger.warning("gateway %s does not report its timelines (%s)", name, in_words(error))
             return ()
 
+    async def cancel(self, ids: Sequence[str], namespace: str | None) -> Sequence[str]:
+        """Cancel running requests, in this gateway and the others; see `RunningRequests.cancel`.
+
+        Requests of a gateway that does not respond in time go on.
+        """
+        found = set(self._running.cancel(ids, namespace))
+        if not self._heard.is_set():
+            await self._first_reply()
+        wish = CancelWish(namespace, tuple(ids))
+        others = await asyncio.gather(*(self._cancel(name, peer, wish) for name, peer in list(self._peers.items())))
+        found.update(name for one in others for name in one)
+        return [name for name in dict.fromkeys(ids) if name in found]
+
+    async def _cancel(self, name: str, peer: _Peer, wish: CancelWish) -> tuple[str, ...]:
+        try:
+            return (await self._put_to(peer, wish, Cancelled)).ids
+        except (OSError, TimeoutError, LinkError) as error:
+            logger.warning("gateway %s does not cancel requests (%s)", name, in_words(error))
+            return ()
+
     async def _put_to(self, peer: _Peer, question: Value, kind: type[Answer]) -> Answer:
         """Send one request to another gateway, on a connection of its own.
 
@@ -280,6 +317,8 @@ class GatewayPeers:
             connection.send(Numbers(self._tell(), *self.address))
         elif isinstance(message, TimesWish):
             self._send_found(connection, message)
+        elif isinstance(message, CancelWish):
+            connection.send(Cancelled(self._running.cancel(message.ids, message.namespace)))
 
     def _send_found(self, connection: Connection, wish: TimesWish) -> None:
         """Respond with as many timelines as fit into a frame."""

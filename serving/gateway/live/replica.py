@@ -35,6 +35,7 @@ from serving.gateway.api.admin.cluster_routes import (
 from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
+from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
@@ -116,9 +117,9 @@ class GatewayDeployment:
             exporter = TraceExporter(*where, self._served.names[0], gateway)
             self._backend.timelines.send_to(exporter, self._metrics.traced)
         self._metrics.ask, self._metrics.refresh = self._ask_facts, self._publish
-        self._metrics.others = self._peers = GatewayPeers(
-            gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
-        )
+        self._running, times = RunningRequests(), partial(wished, shelf)
+        self._peers = GatewayPeers(gateway, self._keeper.secrets, self._metrics.numbers, times, self._running)
+        self._metrics.others = self._peers
         self._peers.start(link_host(), config.cluster.ports)
         self._keeper.start(self._peers.move)
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
@@ -159,15 +160,8 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        app = create_app(
-            self._metered,
-            self._served,
-            self._settings(self._config),
-            self._metrics,
-            self._pool_admin,
-            self._drain,
-            self._responses,
-        )
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers
+        app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))

@@ -203,7 +203,7 @@ def test_what_claude_code_sends_along_is_accepted(harness: Harness) -> None:
         ({"tools": [5]}, "tools[0]"),
         ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format"),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
+        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ],
 )  # fmt: skip

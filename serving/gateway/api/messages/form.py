@@ -7,6 +7,7 @@ The common event, more text of the open block, is a join of three byte strings a
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from serving.gateway.api.http.errors import ErrorReply, anthropic_error
 from serving.gateway.api.tools.reader import CallPart, Part, ReasoningPart
 from serving.gateway.api.usage import cache_use, masked_use
 
+Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,8 +44,9 @@ class MessageEvents:
 
     comments = False
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, edits: Json | None = None) -> None:
         self._answering = answering
+        self._edits = _edits(edits)
         self._end = Visible()
         self._begun = False
         self._block = -1
@@ -76,8 +79,8 @@ class MessageEvents:
     def closing(self, extra: Mapping[str, Any]) -> bytes:
         """Stop reason, usage and end mark."""
         delta = _stop(self._answering, self._end)
-        usage = _usage(self._answering)
-        return _event({"type": "message_delta", "delta": delta, "usage": usage}) + _event({"type": "message_stop"})
+        last = {"type": "message_delta", "delta": delta, "usage": _usage(self._answering), **self._edits}
+        return _event(last) + _event({"type": "message_stop"})
 
     def failure(self, reply: ErrorReply) -> bytes:
         """The error event, the last of the stream."""
@@ -130,8 +133,9 @@ class MessageWhole:
 
     short = True
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, edits: Json | None = None) -> None:
         self._answering = answering
+        self._edits = _edits(edits)
         self._collected = Collected()
 
     def add(self, index: int, out: Visible) -> None:
@@ -143,7 +147,7 @@ class MessageWhole:
         stop = _stop(self._answering, self._collected.end)
         if stop["stop_reason"] == "tool_use" and not any(block["type"] == "tool_use" for block in content):
             stop["stop_reason"] = "end_turn"
-        return _encode(_message(self._answering, content, stop))
+        return _encode({**_message(self._answering, content, stop), **self._edits})
 
 
 def _content(collected: Collected) -> list[dict[str, Any]]:
@@ -209,6 +213,21 @@ def _usage(answering: Answering) -> dict[str, int]:
         "output_tokens": sum(choice.completion_tokens for choice in answering.choices),
         **masked_use(answering.choices),
     }
+
+
+def _edits(edits: Json | None) -> Json:
+    return {} if edits is None else {"context_management": {"applied_edits": [edits] if edits else []}}
+
+
+def messages_form(edits: Json | None) -> WireForm:
+    """The form of one request.
+
+    Args:
+        edits: the applied edit of its conversation; empty = none was triggered, None = it wants none.
+    """
+    return (
+        MESSAGES if edits is None else WireForm(partial(MessageEvents, edits=edits), partial(MessageWhole, edits=edits))
+    )
 
 
 MESSAGES = WireForm(MessageEvents, MessageWhole)

@@ -12,7 +12,8 @@ from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.http.errors import FieldWords
 from serving.gateway.api.http.tenant import Tenant, tenant_of
 from serving.gateway.api.messages.blocks import MessageBlocks, referenced_tools, system_text
-from serving.gateway.api.messages.form import MESSAGES
+from serving.gateway.api.messages.context_edits import cleared
+from serving.gateway.api.messages.form import messages_form
 from serving.gateway.api.messages.schema import (
     MESSAGE_EVENTS,
     CountedTokens,
@@ -62,12 +63,11 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         body = await endpoint.read(request, MessagesRequest)
         asked = await endpoint.translated(request, lambda: messages_chat(body))
         request.state.ignored_fields += asked.ignored
-        rendering = await endpoint.translated(request, lambda: prepare_messages(body, asked, model))
-        text = await render_chat(model, rendering)
+        asked, text, edits = await _edited(endpoint, request, body, asked)
         order = await endpoint.translated(
             request, lambda: messages_order(body, asked, model, settings, tenant, text), long=wants_long_work(body)
         )
-        return endpoint.answer(order, MESSAGES, arrived)
+        return endpoint.answer(order, messages_form(edits), arrived)
 
     @router.post(
         "/messages/count_tokens",
@@ -79,12 +79,44 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         body = await endpoint.read(request, CountTokensRequest)
         asked = await endpoint.at_desk(request, lambda: messages_chat(body))
         request.state.ignored_fields += asked.ignored
-        rendering = await endpoint.at_desk(request, lambda: prepare_messages(body, asked, model))
-        text = await render_chat(model, rendering)
+        asked, text, edits = await _edited(endpoint, request, body, asked)
         ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
-        return json_response({"input_tokens": len(ids)})
+        counted: dict[str, Any] = {"input_tokens": len(ids)}
+        if edits is not None:
+            before = len(ids) + edits.get("cleared_input_tokens", 0)
+            counted["context_management"] = {"original_input_tokens": before}
+        return json_response(counted)
 
     return router
+
+
+async def _edited(
+    endpoint: RouteServices, request: Request, body: CountTokensRequest, asked: "MessagesChat"
+) -> tuple["MessagesChat", Rendered, dict[str, Any] | None]:
+    """A request's chat and prompt after its `context_management`, and the edit for `messages_form`."""
+    model, managed = endpoint.model, body.context_management
+
+    async def rendered(chat: MessagesChat) -> Rendered:
+        return await render_chat(model, await endpoint.translated(request, lambda: prepare_messages(body, chat, model)))
+
+    text = await rendered(asked)
+    edit = None if managed is None else managed.clears_results
+    if edit is None:
+        return asked, text, None if managed is None else {}
+
+    async def length(of: Rendered) -> int:
+        return len(await endpoint.at_desk(request, lambda: prompt_ids(model, of, must_fit=False)))
+
+    before = await length(text)
+    found = cleared(asked.chat.messages, edit, before)
+    if found is None:
+        return asked, text, {}
+    shorter = replace(asked, chat=asked.chat.model_copy(update={"messages": found.messages}))
+    shorter_text = await rendered(shorter)
+    saved = before - await length(shorter_text)
+    if edit.clear_at_least is not None and saved < edit.clear_at_least.value:
+        return asked, text, {}
+    return shorter, shorter_text, {"type": edit.type, "cleared_tool_uses": found.uses, "cleared_input_tokens": saved}
 
 
 # A Messages request to the conversation and the `GenerationOrder` that a chat request with the same content makes.
@@ -127,13 +159,13 @@ def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: Serve
         return prepare_chat(model, chat.messages, chat, variables)
 
 
-def prompt_ids(model: ServedModel, text: Rendered) -> list[int]:
+def prompt_ids(model: ServedModel, text: Rendered, *, must_fit: bool = True) -> list[int]:
     """Token ids of a rendered conversation.
 
     Raises: ContextLengthError in words that agents recognize, to shorten the conversation and continue.
     """
     try:
-        return encode_prompt(model, text, add_special_tokens=False, param="messages", must_fit=True)
+        return encode_prompt(model, text, add_special_tokens=False, param="messages", must_fit=must_fit)
     except ContextLengthError as error:
         raise ContextLengthError(f"prompt is too long: {error}", param="messages") from error
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from serving.gateway.api.answers import MASKED_TOKENS, Answer, Count
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
+from serving.gateway.api.messages.context_edits import ContextManagement
 from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, Probability, Seed, Texts, WireModel
 
 # The wire models of Anthropic's Messages requests.
@@ -19,16 +20,6 @@ _OURS = {
     "stop": Foreign("stop_sequences"),
     "max_completion_tokens": Foreign("max_tokens"),
 }
-
-
-def _only_clears_thinking(value: object) -> bool:
-    """Whether a `context_management` removes only earlier thinking, which templates omit anyway."""
-    if not isinstance(value, dict) or set(value) - {"edits"}:
-        return False
-    edits = value.get("edits") or []
-    return isinstance(edits, list) and all(
-        isinstance(one, dict) and str(one.get("type", "")).startswith("clear_thinking_") for one in edits
-    )
 
 
 class MessageTurn(BaseModel):
@@ -66,11 +57,9 @@ class CountTokensRequest(WireModel):
     tools: list[Any] | None = None
     tool_choice: Annotated[Any, WithJsonSchema({"type": ["object", "null"], "default": None})] = None
 
-    FOREIGN: ClassVar[Mapping[str, Foreign]] = {
-        **_OURS,
-        **REFUSED,
-        "context_management": Foreign(neutral_if=_only_clears_thinking),
-    }
+    context_management: ContextManagement | None = None
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {**_OURS, **REFUSED}
 
 
 class MessagesRequest(CountTokensRequest):
@@ -157,8 +146,22 @@ class MessageStop(Answer):
     stop_sequence: str | None
 
 
+class AppliedEdit(Answer):
+    """Edit of the conversation before the model read it."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    cleared_tool_uses: Count
+    cleared_input_tokens: Count
+
+
+class AppliedEdits(Answer):
+    """Edits that were triggered."""
+
+    applied_edits: list[AppliedEdit]
+
+
 class MessageAnswer(MessageStop):
-    """POST /v1/messages without `stream`."""
+    """POST /v1/messages without `stream`. `context_management` is sent if the request has it."""
 
     id: str
     type: Literal["message"]
@@ -166,6 +169,7 @@ class MessageAnswer(MessageStop):
     model: str
     content: list[TextBlock | ThinkingBlock | ToolUseBlock]
     usage: MessagesUsage
+    context_management: AppliedEdits | None = None
 
 
 class MessageStart(Answer):
@@ -238,6 +242,7 @@ class MessageDelta(Answer):
     type: Literal["message_delta"]
     delta: MessageStop
     usage: MessagesUsage
+    context_management: AppliedEdits | None = None
 
 
 class MessageEnd(Answer):
@@ -246,10 +251,17 @@ class MessageEnd(Answer):
     type: Literal["message_stop"]
 
 
+class TokensBeforeEdits(Answer):
+    """Tokens of the conversation as it was sent."""
+
+    original_input_tokens: Count
+
+
 class CountedTokens(Answer):
-    """POST /v1/messages/count_tokens."""
+    """POST /v1/messages/count_tokens. `context_management` is sent if the request has it."""
 
     input_tokens: Count
+    context_management: TokensBeforeEdits | None = None
 
 
 MESSAGE_EVENTS = (

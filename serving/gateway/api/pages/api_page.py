@@ -95,6 +95,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/inference/v1/generate": {"token_ids": [40, 41, 42], "sampling_params": {"max_tokens": 40}},
     "/tokenize": {"prompt": "Once upon a time"},
     "/detokenize": {"tokens": [40, 41, 42]},
+    "/abort_requests": {"request_ids": ["REQUEST_ID"]},
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
 }

@@ -12,6 +12,7 @@ from serving.gateway.api.forms.form import MANY_LOGPROBS, Answering, WireForm
 from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.api.responses.output_items import CALLED_WITH, OutputItem, OutputItems, text_logprobs
 from serving.gateway.api.responses.tools import FlatNames
+from serving.gateway.api.translate import GenerationOrder
 from serving.gateway.api.usage import cache_use, masked_use
 
 # The response object of the Responses API: the request's parameters, and its output.
@@ -28,12 +29,19 @@ class ResponseFrame:
         sealed: whether reasoning is repeated as `encrypted_content`.
         whole: called with the finished response object, before it is sent to the client.
         names: names of the request's tools.
+        compacts: whether the output is one item, a summary.
     """
 
     fields: Mapping[str, Any]
     sealed: bool
     whole: Callable[[Json], None]
     names: FlatNames = field(default_factory=FlatNames)
+    compacts: bool = False
+
+    def items(self, order: GenerationOrder) -> OutputItems:
+        """The items of its response, none yet."""
+        stem = item_stem(order.response_id)
+        return OutputItems(stem, sealed=self.sealed, names=self.names, compacts=self.compacts)
 
 
 def running_response(answering: Answering, frame: ResponseFrame) -> Json:
@@ -56,7 +64,7 @@ def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json
     """
     counted = _usage(answering)
     usage = {"usage": counted}
-    if end.finish != "length":
+    if end.finish != "length" or frame.compacts:  # a summary may be as long as its limit
         return {**_response(answering, frame, "completed", output), **usage}
     order = answering.order
     if order.max_tokens is None and counted["total_tokens"] >= order.context_tokens:
@@ -137,7 +145,7 @@ class ResponseEvents:
         self._answering = answering
         self._frame = frame
         self._plain = answering.order.options.logprobs is None
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
+        self._items = frame.items(answering.order)
         self._open: OutputItem | None = None
         self._cut = (b"", b"", b"")
         """Text around the number and the text of a delta of the open item."""
@@ -157,6 +165,7 @@ class ResponseEvents:
             self._take(out, events)
             if out.finish is not None:
                 self._end = out
+                self._finish(events)
                 self._close(events, item_status(out))
         return b"".join(events)
 
@@ -187,7 +196,7 @@ class ResponseEvents:
 
     def _take(self, out: Visible, events: list[bytes]) -> None:
         extra = text_logprobs(self._answering, out)
-        for part in out.parts:
+        for part in self._items.wanted(out.parts):
             item, piece = self._items.take(part)
             if item is not self._open:
                 self._close(events, "completed")
@@ -200,6 +209,11 @@ class ResponseEvents:
                 events.append(self._delta(piece))
         if extra and self._open is not None and self._open.kind == "message":  # of withheld text
             self._open.logprobs += extra
+
+    def _finish(self, events: list[bytes]) -> None:
+        self._items.finish()
+        if self._open is None and len(self._items.items) == 1:  # an empty summary
+            self._begin(self._items.items[0], events)
 
     def _begin(self, item: OutputItem, events: list[bytes]) -> None:
         self._open = item
@@ -261,18 +275,19 @@ class ResponseWhole:
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
         self._frame = frame
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
+        self._items = frame.items(answering.order)
         self._end = Visible()
 
     def add(self, index: int, out: Visible) -> None:
         """Add the visible output of one update."""
         extra = text_logprobs(self._answering, out)
-        for part in out.parts:
+        for part in self._items.wanted(out.parts):
             self._items.take(part)
         if extra and self._items.items and self._items.items[-1].kind == "message":
             self._items.items[-1].logprobs += extra
         if out.finish is not None:
             self._end = out
+            self._items.finish()
 
     @property
     def short(self) -> bool:

@@ -3,6 +3,7 @@
 reasoning, message, function_call, custom_tool_call ...    one message of the assistant
 function_call_output, custom_tool_call_output ...          a message of role `tool`
 agent_message                                              a message of role `user` that names its author
+compaction                                                 a message of role `user` with the summary
 
 Hosted calls and sealed items of other providers are skipped and named in the warning header.
 """
@@ -12,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, summary_turn, unsealed
 from serving.gateway.api.responses.tools import FlatNames
 from serving.gateway.api.schema import unread
 from serving.gateway.api.tools.custom_tools import custom_arguments
 from serving.gateway.api.tools.tool_fields import definition
 from serving.gateway.api.unknown_fields import printable
 
-SEALED = "cloudmatrix:"
-"""Prefix of our `encrypted_content`: the reasoning itself, unencrypted, for clients that store nothing else of it."""
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _OWN_CALLS = {
@@ -33,12 +33,12 @@ _OWN_CALLS = {
 _OWN_OUTPUTS = ("local_shell_call_output", "shell_call_output", "apply_patch_call_output", "computer_call_output")
 _SKIPPED = frozenset((
     "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_list_tools",
-    "mcp_approval_request", "mcp_approval_response", "program", "program_output", "configuration_update", "compaction",
-    "compaction_summary", "context_compaction",
+    "mcp_approval_request", "mcp_approval_response", "program", "program_output", "configuration_update",
 ))  # fmt: skip
 _ITEMS = (
     "message", "agent_message", "reasoning", "function_call", "function_call_output", "custom_tool_call",
     "custom_tool_call_output", "mcp_call", "tool_search_output", "additional_tools", *_OWN_CALLS, *_OWN_OUTPUTS,
+    *COMPACTIONS, TRIGGER,
 )  # fmt: skip
 _UNREAD = {
     "input_image": "image",
@@ -98,6 +98,8 @@ class Turns:
             raise _wrong(f"{path}.type" if "type" in item else path, "must have a type, which is a string")
         if kind in _SKIPPED:
             self.skipped.append(f"{path} ({kind})")
+        elif kind in COMPACTIONS:
+            self._compaction(item, path)
         elif kind == "message":
             self._message(item, path)
         elif kind == "agent_message":
@@ -155,6 +157,13 @@ class Turns:
         if role not in _ROLES:
             raise _wrong(f"{path}.role", f"must be one of {', '.join(_ROLES)}")
         self.say(role, self._contents(item, "content", path), path)
+
+    def _compaction(self, item: Item, path: str) -> None:
+        summary = summary_turn(item)
+        if summary is None:
+            self.skipped.append(f"{path} ({item['type']})")
+        else:
+            self._add({"role": "user", "content": summary}, path)
 
     def _reasoning(self, item: Item, path: str) -> None:
         thought = self._thought(item, path)
@@ -229,8 +238,7 @@ class Turns:
         for field in ("content", "summary"):
             if item.get(field):
                 return self._contents(item, field, path)
-        sealed = item.get("encrypted_content")
-        return sealed[len(SEALED) :] if isinstance(sealed, str) and sealed.startswith(SEALED) else ""
+        return unsealed(item) or ""
 
 
 def _plain(value: object) -> str:

@@ -73,7 +73,7 @@ class MemoryResponseStore:
 log = logging.getLogger("serving.gateway.api")
 
 _ID = re.compile(r"resp_[0-9a-f]{32}")
-_ITEM_ID = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_([0-9]{1,6})")
+_ITEM_ID = re.compile(r"(?:msg|rs|fc|ctc|tsc|cmp)_([0-9a-f]{32})_([0-9]{1,6})")
 
 Json = dict[str, Any]
 

@@ -1,5 +1,6 @@
 """Items of a response's output during generation: a message, reasoning, or a call of a function or a custom tool."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -7,17 +8,18 @@ from hardware.nesting import parse_json
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering
 from serving.gateway.api.logprob_wire import chat_logprobs
-from serving.gateway.api.responses.items import SEALED
+from serving.gateway.api.responses.compaction import SEALED
 from serving.gateway.api.responses.tools import SEARCH, FlatNames, OwnName
 from serving.gateway.api.tools.reader import CallPart, Part, ReasoningPart
 
-Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "tool_search_call"]
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "tool_search_call", "compaction"]
 _PREFIX: dict[Kind, str] = {
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
     "custom_tool_call": "ctc",
     "tool_search_call": "tsc",
+    "compaction": "cmp",
 }
 CALLED_WITH: dict[Kind, str] = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of a call's item that grows."""
@@ -64,13 +66,24 @@ class OutputItems:
         stem: stem of the items' ids.
         sealed: whether reasoning is repeated as `encrypted_content`.
         names: names of the request's tools.
+        compacts: whether the only item is a summary, made of all text.
     """
 
-    def __init__(self, stem: str, *, sealed: bool, names: FlatNames) -> None:
+    def __init__(self, stem: str, *, sealed: bool, names: FlatNames, compacts: bool = False) -> None:
         self.items: list[OutputItem] = []
         self._stem = stem
         self._sealed = sealed
         self._names = names
+        self._compacts = compacts
+
+    def wanted(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """The parts that become items: of a summary, its text."""
+        return [part for part in parts if type(part) is str] if self._compacts else parts
+
+    def finish(self) -> None:
+        """End the output. A summary is an item even if it is empty."""
+        if self._compacts and not self.items:
+            self._open("compaction")
 
     def take(self, part: Part) -> tuple[OutputItem, str]:
         """Add a part to its item, which is the last one or a new one.
@@ -78,7 +91,7 @@ class OutputItems:
         Returns: the item and its increment, which may be empty.
         """
         if type(part) is str:
-            item, piece = self._last("message"), part
+            item, piece = self._last("compaction" if self._compacts else "message"), part
         elif isinstance(part, ReasoningPart):
             item, piece = self._last("reasoning"), part.text
         else:
@@ -94,6 +107,8 @@ class OutputItems:
         Args:
             status: in_progress, completed or incomplete.
         """
+        if item.kind == "compaction":
+            return {"type": item.kind, "id": item.id, "encrypted_content": SEALED + item.text}
         shown: dict[str, Any] = {"type": item.kind, "id": item.id, "status": status}
         if item.kind in CALLED_WITH:
             namespace, name = item.tool

@@ -58,18 +58,17 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
         earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
-        chat = asked.chat
         with asked.words.spoken():
             order = await endpoint.translated(
                 request,
-                lambda: responses_order(body, chat, model, settings, tenant, text),
-                long=wants_grammar(chat),
+                lambda: responses_order(body, asked, model, settings, tenant, text),
+                long=wants_grammar(asked.chat),
             )
         stored = body.store is not False and shelf.keeps
         items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
         keeper = ResponseKeeper(shelf, tenant.namespace, items)
         sealed = SEALED_REASONING in (body.include or ())
-        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take, asked.names)
+        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take, asked.names, asked.compacts)
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
 
     @router.post(

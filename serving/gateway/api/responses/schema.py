@@ -161,7 +161,15 @@ class ToolSearchCallItem(Answer):
     arguments: dict[str, Any]
 
 
-ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | ToolSearchCallItem
+class CompactionItem(Answer):
+    """Summary in place of the conversation. `encrypted_content` holds it unencrypted."""
+
+    type: Literal["compaction"]
+    id: str
+    encrypted_content: str
+
+
+ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | ToolSearchCallItem | CompactionItem
 
 
 class InputTokensDetails(Answer):

@@ -10,6 +10,7 @@ from serving.errors import InvalidRequestError
 from serving.gateway.api.http.errors import FieldWords, from_validation
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.prompts import Rendered, encode_prompt
+from serving.gateway.api.responses.compaction import LONGEST, REQUEST, since_compaction, wants_compaction
 from serving.gateway.api.responses.items import Turns
 from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.responses.tools import FlatNames, chat_choice, chat_tools
@@ -54,12 +55,14 @@ class ResponsesChat:
         words: its fields by the client's names.
         names: names of its tools.
         skipped: omitted tools, items and parts, as named in the warning header.
+        compacts: whether it asks for a summary in place of an answer.
     """
 
     chat: ChatCompletionRequest
     words: FieldWords
     names: FlatNames
     skipped: list[str]
+    compacts: bool
 
 
 def as_chat(
@@ -73,8 +76,10 @@ def as_chat(
     Raises: InvalidRequestError naming the field, or the item, that this server does not support.
     """
     _check_include(body)
+    compacts = wants_compaction(given)
     items: list[tuple[str, object]] = [("previous_response_id", one) for one in earlier]
     items += [] if isinstance(given, str) else [(f"input[{index}]", item) for index, item in enumerate(given)]
+    items = since_compaction(items)
     tools = chat_tools(body.tools or (), items)
     turns = Turns(tools.names, tools.by_name())
     if body.instructions:
@@ -83,13 +88,15 @@ def as_chat(
         turns.take(item, path)
     if isinstance(given, str):
         turns.say("user", given, "input")
+    if compacts:
+        turns.say("user", REQUEST, f"input[{len(given) - 1}]")
     turns.close()
     words = FieldWords({**_WORDS, **turns.sources, **tools.words()})
     fields: dict[str, Any] = {name: getattr(body, name) for name in _ALIKE}
     fields |= {
         "messages": turns.messages,
         "tools": tools.tools or None,
-        "tool_choice": chat_choice(body.tool_choice, tools),
+        "tool_choice": "auto" if compacts else chat_choice(body.tool_choice, tools),
         "parallel_tool_calls": body.parallel_tool_calls,
         "response_format": _response_format(body),
         "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
@@ -97,14 +104,14 @@ def as_chat(
     with words.spoken():
         try:
             chat = ChatCompletionRequest.model_validate(fields)
-            return ResponsesChat(chat, words, tools.names, [*tools.skipped, *turns.skipped])
+            return ResponsesChat(chat, words, tools.names, [*tools.skipped, *turns.skipped], compacts)
         except ValidationError as error:
             raise from_validation(error) from error
 
 
 def responses_order(
     body: ResponsesRequest,
-    chat: ChatCompletionRequest,
+    asked: ResponsesChat,
     model: ServedModel,
     settings: ApiSettings,
     tenant: Tenant,
@@ -116,15 +123,15 @@ def responses_order(
     models have.
 
     Args:
-        chat: result of `as_chat`. text: the template's text for it.
+        asked: result of `as_chat`. text: the template's text for it.
     Raises: InvalidRequestError, ContextLengthError.
     """
     ids = input_ids(body, model, text)
-    asked = body.max_output_tokens
-    if asked is not None:
-        asked = min(asked, max(1, model.max_model_len - len(ids)))
+    limit = body.max_output_tokens or (LONGEST if asked.compacts else None)
+    if limit is not None:
+        limit = min(limit, max(1, model.max_model_len - len(ids)))
     logprobs = body.top_logprobs or 0 if LOGPROBS in (body.include or ()) else None
-    order = build_order("resp_", chat, model, settings, tenant, [ids], asked, logprobs, _FIELDS, echo=False)
+    order = build_order("resp_", asked.chat, model, settings, tenant, [ids], limit, logprobs, _FIELDS, echo=False)
     return replace(order, max_tokens=body.max_output_tokens)
 
 

@@ -52,7 +52,7 @@ def test_calls_and_outputs_are_turns(roomy: Harness, items: list[Any], prompt: s
 @pytest.mark.parametrize(
     "kind",
     ["web_search_call", "image_generation_call", "file_search_call", "code_interpreter_call", "mcp_list_tools",
-     "compaction", "compaction_summary", "context_compaction", "configuration_update", "program"],
+     "compaction", "compaction_summary", "context_compaction", "configuration_update", "program"],  # sealed elsewhere
 )  # fmt: skip
 def test_what_says_nothing_is_skipped_and_named(roomy: Harness, kind: str) -> None:
     assert ask(roomy).status_code == 200
@@ -138,11 +138,40 @@ def test_flat_names_are_unique_and_short() -> None:
         ({"type": "custom_tool_call_output", "call_id": "a"}, "input[1].output"),
         ({"type": "function_call", "call_id": "a", "name": "x", "namespace": 5, "arguments": ""}, "input[1].namespace"),
         ({"type": "agent_message", "content": "x"}, "input[1].author"),
-        ({"type": "compaction_trigger"}, "input[1]"),
     ],
 )
 def test_a_broken_item_is_refused_by_name(roomy: Harness, item: Any, param: str) -> None:
     check(ask(roomy, item), 400, param)
+
+
+@pytest.mark.parametrize(
+    ("said", "summary"),
+    [("All done.", "All done."), ("", ""), ("All done. And more " * 9, "All done. And")],
+)
+def test_a_trigger_makes_one_summary(roomy: Harness, said: str, summary: str) -> None:
+    """Also of nothing, and at the limit; a later response continues from it, with the instructions before it."""
+    roomy.script_of = lambda _: roomy.say(said)
+    items, limit = ({"role": "developer", "content": "Be brief."}, {"type": "compaction_trigger"}), {}
+    if len(said) > 20:
+        limit = {"max_output_tokens": len(roomy.say(summary).tokens) - 1}
+    whole = ask(roomy, *items, store=True, **limit).json()
+    (item,), asked = whole["output"], roomy.prompt()
+    assert whole["status"] == "completed"
+    assert (item["type"], item["encrypted_content"]) == ("compaction", "cloudmatrix:" + summary)
+    assert "developer: Be brief.<|user|>user: Summarise the conversation so far" in asked.replace("system", "developer")
+    shown = named_events(ask(roomy, *items, stream=True, **limit).text)
+    assert [one["type"][-5:] for one in shown if "item" in one["type"]] == ["added", ".done"]
+    assert shown[-1]["response"]["output"][0]["encrypted_content"] == item["encrypted_content"]
+    post(roomy.app, "/v1/responses", {"input": "Go on.", "previous_response_id": whole["id"]})
+    assert (
+        f"Be brief.<|user|>user: Summary of the conversation so far:\n{summary}<|user|>user: Go on." in roomy.prompt()
+    )
+    assert "user: hi" not in roomy.prompt()
+
+
+@pytest.mark.parametrize("items", [[{"type": "compaction_trigger"}], [{"type": "compaction_trigger"}, HI]])
+def test_a_trigger_in_the_wrong_place_is_refused(roomy: Harness, items: list[Any]) -> None:
+    check(post(roomy.app, "/v1/responses", {"input": items}), 400, "input[0]", "invalid_value")
 
 
 def test_many_items_are_refused_for_their_length_alone(roomy: Harness) -> None:

@@ -108,8 +108,12 @@ def test_codex_with_its_tools(roomy: Harness) -> None:
     codex(roomy, CODEX, items, "All done.")
     prompts.append(roomy.prompt())
     assert grows(prompts)
-    compacted = [{"type": "compaction", "encrypted_content": "gAAA"}, turn("user", "Go on.", 9)]
-    codex(roomy, {**CODEX, "tools": [], "parallel_tool_calls": False}, compacted, "Yes.")
+    compact = {**CODEX, "tools": [], "parallel_tool_calls": False}
+    (summary,) = codex(roomy, compact, [*items, {"type": "compaction_trigger"}], "<think>\nHm.\n</think>\nThe log.")
+    assert summary["type"] == "compaction"
+    shorter = [turn("developer", "You are Codex.", 1), summary, turn("user", "Go on.", 9)]
+    codex(roomy, CODEX, shorter, "Yes.")
+    assert "<|user|>user: Summary of the conversation so far:\nThe log.<|user|>user: Go on." in roomy.prompt()
 
 
 def test_codex_in_code_mode(roomy: Harness) -> None:
