@@ -51,6 +51,20 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
 
+def say(text: str) -> None:
+    """Print a progress line."""
+    print_text(f"cloudmatrix: {text}")
+
+
+def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n") -> None:
+    """Print to a stream, by default standard output. A closed pipe or terminal is ignored."""
+    stream = stream or sys.stdout
+    try:
+        print(text, file=stream, end=end, flush=True)
+    except OSError:
+        silence(stream)
+
+
 @contextmanager
 def endings_as_interrupt() -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs. Only in the main thread.

@@ -10,7 +10,7 @@ SIZES = Split(16, 32)
 
 
 def trial(split: Split, attainment: float) -> Trial:
-    return Trial(f"{split}", 100, 1.0, attainment, 1.0, 1.0, 0.0, 0.0, f"{split.prefill} + {split.decode}")
+    return Trial(f"{split}", 100, 1.0, attainment, 1.0, 1.0, 0.0, 0, f"{split.prefill} + {split.decode}")
 
 
 @given(

@@ -18,6 +18,7 @@ from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow, RowKind
 from hardware.cost.published_other import GEMM_ROWS, H100_ROWS, H800_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
+from hardware.cost.published_systems import CANN_FITTED, H20_FITTED
 
 # Small non-linear least squares: a handful of positive parameters, tens of rows, prior beliefs included.
 #
@@ -165,8 +166,7 @@ class FitGroup:
 
 _DECODE_FREES = (
     Free("weight_memory_efficiency", 0.73, 0.15, "between msmodeling's 0.6 and the published 0.841 of attention"),
-    Free("attention_vector_s", 0.75e-6, 0.3, "half of xDeepServe's 'others', about 1.5 us per token and layer"),
-    Free("expert_vector_s", 0.75e-6, 0.5, "the other half"),
+    Free("vector_value_s", 3.8e-12, 0.4, "xDeepServe's 'others', about 1.5 us per token and layer, of 396,000 values"),
     Free("core_utilisation_single", 0.57, 0.2, "half the query rows per tile of 0.695"),
     Free("expert_spread", 0.05, 0.5, "a few per cent are left after balancing"),
     Free("sampling_s", 30e-6, 0.5, "about 6 ms outside of layers at batch 96"),
@@ -178,9 +178,15 @@ _PREFILL_FREES = (
     Free("prefill_imbalance", 1.6, 0.3, "found on the H100 with the same number of redundant experts"),
     Free("pool_load_bytes_per_s", 1.7e9, 0.5, "what the published TTFT at 50 % and 90 % reuse needs"),
 )
-_GPU_DECODE_FREES = (
-    Free("attention_vector_s", 1.0e-6, 0.3, "as found for the Ascend 910C"),
-    Free("expert_vector_s", 1.0e-6, 0.5, "as found for the Ascend 910C"),
+_CANN_FREES = (
+    Free("indexer_start_s", 5e-6, 0.7, "as long as a fused kernel"),
+    Free("packed_memory_efficiency", 0.55, 0.3, "below 8-bit weights: vector cores unpack, and write what cubes read"),
+    Free("own_prompts_factor", 1.0, 1.0, "as where prompts are divided"),
+)
+_GPU_DECODE_FREES = (Free("vector_value_s", 5e-12, 0.5, "as found for the Ascend 910C"),)
+_H20_FREES = (
+    Free("far_exchange_s", 50e-6, 1.0, "below the 118 us of 128 tokens over two nodes"),
+    Free("draft_start_s", 3e-3, 0.7, "a few graph launches of 0.6 to 0.8 ms"),
 )
 _H100_PREFILL_FREES = (
     Free("prefill_vector_s", 0.6e-6, 0.3, "half of the Ascend 910C's: twice the memory rate"),
@@ -191,9 +197,11 @@ _GROUPS: dict[str, tuple[FitGroup, ...]] = {
         FitGroup("INT8 products", GEMM_ROWS, (Free("gemm_utilisation", 0.8, 0.1, "published 0.774 to 0.827"),)),
         FitGroup("decode", DECODE_ROWS, _DECODE_FREES, chosen=1),  # PUBLISHED_HALVES_FROM
         FitGroup("prefill and context cache", PREFILL_ROWS + CACHE_ROWS, _PREFILL_FREES),
+        FitGroup("kernels of the CANN recipes", CANN_FITTED, _CANN_FREES),
         FitGroup("model loading, hand-off", LOADING_ROWS, ()),
         FitGroup("xDeepServe", XDEEPSERVE_ROWS, ()),
     ),
+    "h20": (FitGroup("decode", H20_FITTED, _H20_FREES),),
     "h100": (
         FitGroup("prefill", tuple(row for row in H100_ROWS if row.group == "prefill"), _H100_PREFILL_FREES),
         FitGroup("decode", tuple(row for row in H100_ROWS if row.group == "decode"), _GPU_DECODE_FREES),
@@ -299,7 +307,7 @@ def _fit_group(device: DeviceModel, shape: ModelShape, group: FitGroup, leave_ou
     results = []
     for row in group.rows:
         error, left_out = row.error(model), None
-        if row in fitted and leave_out and len(fitted) > 1:
+        if row in fitted and leave_out and len(fitted) > max(1, len(group.frees)):
             others = tuple(other for other in fitted if other is not row)
             errors = _errors(device, shape, group.frees, others)
             without = least_squares(group.frees, errors, ROW_SPREAD, [found], wide=False)

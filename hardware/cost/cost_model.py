@@ -9,6 +9,7 @@ from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.disaggregated import ApartDecodeStep
+from hardware.cost.engine_kernels import with_kernels
 from hardware.cost.engine_profile import EngineProfile
 from hardware.cost.engine_step import decode_step_with, prefill_step_with
 from hardware.cost.explain import apart_cost, decode_cost, prefill_cost
@@ -18,7 +19,7 @@ from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape, check_formats
 from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.cost.prefill_step import PrefillStep
 from hardware.cost.step_tables import DecodeTable, PrefillTable
-from hardware.cost.transfers import WeightSource
+from hardware.cost.transfers import PoolPlane, WeightSource
 from hardware.errors import SpecError
 from hardware.units import Seconds
 
@@ -72,12 +73,16 @@ class CostModel:
         self._decode_phase = None if engine is None else engine.decode
         self._prefill_phase = None if engine is None else engine.prefill
         check_formats(shape, device)
+        if shape.drafter is not None:
+            check_formats(shape.drafter, device)
+            Parallelism(decode.attention_tp, decode.head_tp).check(device, shape.drafter)
         decode.check(device, shape)
         prefill.check(device, shape)
         if prefill.expert_dies:
             raise SpecError("expert_dies is of decode: no prefill with experts on dies of their own is priced")
-        self.decode = (ApartDecodeStep if decode.expert_dies else DecodeStep)(device, shape, decode)
-        self.prefill = PrefillStep(device, shape, prefill)
+        priced = device if engine is None else with_kernels(device, engine.kernels, shape)
+        self.decode = (ApartDecodeStep if decode.expert_dies else DecodeStep)(priced, shape, decode)
+        self.prefill = PrefillStep(priced, shape, prefill)
 
     # --- steps -------------------------------------------------------------------------------------------------
     def decode_step_s(self, load: DecodeLoad) -> Seconds:
@@ -229,9 +234,11 @@ class CostModel:
         """KV from prefill to decode over RDMA; see `transfers.handoff_s`. Raises: SpecError."""
         return transfers.handoff_s(self.device, nbytes, links)
 
-    def pool_load_s(self, nbytes: float, npus: float, gb_per_s: float | None = None) -> Seconds:
+    def pool_load_s(
+        self, nbytes: float, npus: float, gb_per_s: float | None = None, plane: PoolPlane = "ub"
+    ) -> Seconds:
         """Cached blocks from the pool; see `transfers.pool_load_s`. Raises: SpecError."""
-        return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s)
+        return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s, plane)
 
     def ub_read_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
         """One die reads over the scale-up fabric."""

@@ -26,7 +26,7 @@ class HalfBatch(NamedTuple):
 
     Attributes:
         prolog_c / output_c / core_c / expert_c / dense_c: compute; `_w`: memory.
-        attention_vector / expert_vector: element-wise work.
+        attention_vector / expert_vector / dense_vector: element-wise work.
         exchange: dispatch and combine.
         collective: of hidden rows within a group of dies; 0 where each die has sequences of its own.
         index_c / score_c / score_w / score_vector: sparse attention's indexer; all 0 without one.
@@ -42,6 +42,7 @@ class HalfBatch(NamedTuple):
     expert_w: float
     expert_vector: float
     dense_c: float
+    dense_vector: float
     collective: float = 0.0
     index_c: float = 0.0
     score_c: float = 0.0
@@ -60,6 +61,11 @@ class DecodeStep:
         self.collectives: Collectives = collectives(device, shape, parallelism)
         self._tp = parallelism.attention_tp
         self._groups: dict[int, GroupTerms] = {}
+        self.drafter: DecodeStep | None = None
+        if shape.drafter is not None:
+            division = Parallelism(parallelism.attention_tp, parallelism.head_tp)
+            self.drafter = DecodeStep(device, shape.drafter, division)
+        self._floored = device.calibration.kernel_floor_s > 0 or device.calibration.far_exchange_s > 0
         self._reach = shape.attention.reach(shape.layers)
         self._exchanges = shape.experts > 0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
@@ -115,24 +121,39 @@ class DecodeStep:
             core_t * rows * read,
             c.core_w * read,
             c.output_t * tokens,
-            cal.attention_vector_s * own,
+            c.attention_v * own,
             2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * own,
             c.expert_t * (group.busiest(mean, load.imbalance) + cal.small_gemm_tokens * experts),
             c.expert_w * experts,
-            cal.expert_vector_s * own,
+            c.expert_v * own,
             c.dense_t * tokens,
+            c.dense_v * own,
             0.0 if alone else self.collectives.pair_s + self.collectives.pair_t * tokens,
         )
         if c.indexer is None:
-            return half
+            return self._at_least(half, group, own) if self._floored else half
         index, whole = c.indexer, c.core_w * context
         scattered = index.gathered_w * rows * read
-        return half._replace(
+        half = half._replace(
             core_w=scattered if scattered < whole else whole,
             index_c=index.product_t * tokens,
             score_c=index.score_t * rows * context,
             score_w=index.score_w * context,
             score_vector=index.score_vector_t * rows * context,
+        )
+        return self._at_least(half, group, own) if self._floored else half
+
+    def _at_least(self, half: HalfBatch, group: GroupTerms, own: float) -> HalfBatch:
+        """Operators that take at least the time of their small kernels, and exchanges that of the network."""
+        c, floor = self.terms, self.device.calibration.exchange_floor_s
+        exchanges = (max(floor + each * own, group.least) for each in (group.dispatch_t, group.combine_t))
+        return half._replace(
+            core_w=max(half.core_w, c.core_floor),
+            attention_vector=max(half.attention_vector, c.norm_floor),
+            exchange=sum(exchanges) if group.slots else half.exchange,
+            expert_w=max(half.expert_w, c.expert_floor),
+            expert_vector=max(half.expert_vector, c.gate_floor),
+            dense_vector=max(half.dense_vector, c.norm_floor),
         )
 
     def attention_s(self, half: HalfBatch, share: float) -> float:
@@ -144,7 +165,7 @@ class DecodeStep:
             + (core if core > half.core_w else half.core_w)
             + (output if output > c.output_w else c.output_w)
             + half.attention_vector / share
-            + self.device.calibration.attention_start_s
+            + c.attention_start
             + half.collective
             + (self.indexer_s(half, share) if c.indexer is not None else 0.0)
         )
@@ -168,7 +189,7 @@ class DecodeStep:
             half.exchange
             + (product if product > half.expert_w else half.expert_w)
             + half.expert_vector / share
-            + self.device.calibration.expert_start_s
+            + self.terms.expert_start
         )
 
     def dense_s(self, half: HalfBatch, share: float) -> float:
@@ -176,8 +197,8 @@ class DecodeStep:
         product = half.dense_c / share
         return (
             (product if product > self.terms.dense_w else self.terms.dense_w)
-            + half.expert_vector / share
-            + self.device.calibration.expert_start_s
+            + half.dense_vector / share
+            + self.terms.dense_start
             + half.collective
         )
 
@@ -229,8 +250,27 @@ class DecodeStep:
         if self._tp > 1:
             requests, tokens = self.own(requests), self.own(tokens)
         head = self.head_s(tokens)
+        if self.drafter is not None:
+            return cal.step_start_s + cal.sampling_s * tokens + head + self.drafts_s(load)
         draft = self.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
-        return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
+        return cal.step_start_s + cal.draft_start_s * load.drafts + cal.sampling_s * tokens + head + load.drafts * draft
+
+    def drafts_s(self, load: DecodeLoad) -> float:
+        """Passes of a separate draft model, one for each draft token; 0 without one.
+
+        The first pass has a row for each token that the target verified, the others one for each sequence.
+        """
+        step, total = self.drafter, 0.0
+        if step is None:
+            return total
+        for number in range(load.drafts):
+            rows = load.drafts if number == 0 else 0
+            one = DecodeLoad(load.requests, load.context_tokens, load.mean_requests, load.dies, rows, False)
+            tokens = step.own(load.requests * (1 + rows))
+            total += self.device.calibration.draft_start_s
+            total += step._dense_layers * step.layers_s(one, microbatch=False)[1]
+            total += step.head_s(step.own(load.requests)) + max(step.terms.merge_t * tokens, step.terms.merge_w)
+        return total
 
     def head_s(self, rows: float) -> float:
         """One LM head for the rows of one die, with what a split one exchanges."""
@@ -254,4 +294,5 @@ class DecodeStep:
 
     def _all_layers_s(self, load: DecodeLoad, *, microbatch: bool) -> float:
         layer, dense = self.layers_s(load, microbatch=microbatch)
-        return (self._moe_layers + load.drafts) * layer + self._dense_layers * dense
+        own_drafts = load.drafts if self.drafter is None else 0
+        return (self._moe_layers + own_drafts) * layer + self._dense_layers * dense

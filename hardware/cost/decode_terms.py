@@ -5,10 +5,10 @@ memory is the read of its weights or of the KV cache, which needs no cores to sp
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hardware.cost.attention import BF16_BYTES
-from hardware.cost.device_model import DeviceModel
+from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
+from hardware.cost.device_model import Calibration, DeviceModel
 from hardware.cost.exchange import (
     busiest_tokens,
     combine_line,
@@ -18,8 +18,19 @@ from hardware.cost.exchange import (
     has_shared_dies,
     largest_draw,
 )
+from hardware.cost.kernels import (
+    INDEXER_STARTS,
+    Kernel,
+    attention_kernels,
+    dense_kernels,
+    expert_kernels,
+    small,
+    starts,
+    values,
+)
 from hardware.cost.model_shape import ModelShape
 from hardware.cost.parallelism import WHOLE, Parallelism
+from hardware.cost.weight_format import WeightFormat
 
 # Coefficients of sparse attention's indexer, mean over a model's layers: seconds on a whole die.
 #
@@ -35,6 +46,7 @@ class IndexerTerms:
         product_t / product_w: projections to queries, key and weights of heads.
         score_t / score_w / score_vector_t: scores and the choice.
         gathered_w: one chosen row of the cache, read on its own.
+        start: starts of its kernels.
     """
 
     product_t: float
@@ -43,13 +55,15 @@ class IndexerTerms:
     score_w: float
     score_vector_t: float
     gathered_w: float
+    start: float
 
 
 def indexer_terms(device: DeviceModel, shape: ModelShape, utilisation: float) -> IndexerTerms | None:
     """Coefficients of a model's indexer on one device; None of a model without one.
 
     Args:
-        utilisation: of the BF16 peak, by scores: that of core attention, since no value is published for them.
+        utilisation: of the BF16 peak, by scores: that of core attention with one query row, whose products are as
+            narrow; no value is published for them.
     Source: DeepSeek-V3.2-Exp report, equation 1; peaks and efficiencies from the device file.
     """
     indexer = shape.indexer
@@ -65,6 +79,7 @@ def indexer_terms(device: DeviceModel, shape: ModelShape, utilisation: float) ->
         score_w=share * indexer.dim * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
         score_vector_t=share * indexer.score_vector_flops / die.vector_flops_per_s,
         gathered_w=shape.attention.attended_values * BF16_BYTES / scattered,
+        start=share * INDEXER_STARTS * cal.indexer_start_s,
     )
 
 
@@ -73,7 +88,12 @@ def indexer_terms(device: DeviceModel, shape: ModelShape, utilisation: float) ->
 
 @dataclass(frozen=True, slots=True)
 class DecodeTerms:
-    """Terms that do not depend on the load. `_t` = seconds per token, `_w` = seconds to read weights once."""
+    """Terms that do not depend on the load. `_t` = seconds per token, `_w` = seconds to read weights once.
+
+    Attributes:
+        attention_v / expert_v / dense_v: element-wise work of one token; `_start`: starts of the kernels, an indexer's
+            included. `_floor`: least time of an operator; those of `prolog_w`, `output_w` and `dense_w` are in them.
+    """
 
     prolog_t: float
     prolog_w: float
@@ -90,7 +110,22 @@ class DecodeTerms:
     merge_w: float
     head_t: float
     head_w: float
+    attention_v: float = 0.0
+    expert_v: float = 0.0
+    dense_v: float = 0.0
+    attention_start: float = 0.0
+    expert_start: float = 0.0
+    dense_start: float = 0.0
+    core_floor: float = 0.0
+    norm_floor: float = 0.0
+    expert_floor: float = 0.0
+    gate_floor: float = 0.0
     indexer: IndexerTerms | None = None
+
+
+def read_efficiency(calibration: Calibration, weights: WeightFormat) -> float:
+    """Share of the HBM rate at which skinny products read weights of a format."""
+    return calibration.weight_memory_efficiency if weights.bits >= 8 else calibration.packed_memory_efficiency
 
 
 def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelism = WHOLE) -> DecodeTerms:
@@ -114,7 +149,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
     )
     weight, weight_e = formats.attention.bytes, formats.experts.bytes
     gemm16 = die.bf16_flops_per_s * cal.gemm_utilisation
-    skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
+    skinny, skinny_e = (die.hbm_bytes_per_s * read_efficiency(cal, one) for one in (formats.attention, formats.experts))
     merge = 2 * shape.hidden * shape.hidden
     attention = shape.attention
     tp = parallelism.attention_tp
@@ -122,24 +157,53 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
     output, dense, head = shape.output_weights / tp, shape.dense_weights / tp, shape.head_weights / parallelism.head_tp
     expert = shape.expert_weights / parallelism.expert_tp
     into, out_of = attention.key_up_weights / tp, attention.value_up_weights / tp
-    core, cached = attention.decode_core_flops / tp, attention.attended_bytes(int8=formats.int8_kv)
-    return DecodeTerms(
+    core, cached = attention.decode_core_flops / tp, attention.attended_bytes(int8=formats.one_byte_kv)
+    latent = isinstance(attention, LatentAttentionSizes)
+    cached_rate = cal.core_memory_efficiency if latent else cal.grouped_memory_efficiency
+    core_rate = die.bf16_flops_per_s * (cal.core_fp8_gain if formats.kv == "fp8" else 1.0)
+    terms = DecodeTerms(
         prolog_t=2 * prolog / gemm + 2 * into / gemm16,
         prolog_w=(prolog * weight + into * BF16_BYTES) / skinny,
         output_t=2 * output / gemm + 2 * out_of / gemm16,
         output_w=(output * weight + out_of * BF16_BYTES) / skinny,
-        core_t=core / (die.bf16_flops_per_s * cal.core_utilisation),
-        core_single_t=core / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=cached / attention.cache_parts(tp) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        core_t=core / (core_rate * cal.core_utilisation),
+        core_single_t=core / (core_rate * cal.core_utilisation_single),
+        core_w=cached / attention.cache_parts(tp) / (die.hbm_bytes_per_s * cached_rate),
         dense_t=2 * dense / gemm,
         dense_w=dense * weight / skinny,
         expert_t=2 * expert / gemm_e,
-        expert_w=expert * weight_e / skinny,
+        expert_w=expert * weight_e / skinny_e,
         merge_t=2 * merge / gemm,
         merge_w=merge * weight / skinny,
         head_t=2 * shape.head_weights / gemm,
         head_w=head * weight / skinny,
-        indexer=indexer_terms(device, shape, cal.core_utilisation),
+        indexer=indexer_terms(device, shape, cal.core_utilisation_single),
+    )
+    return _with_kernels(terms, cal, shape)
+
+
+def _with_kernels(terms: DecodeTerms, cal: Calibration, shape: ModelShape) -> DecodeTerms:
+    """Starts, element-wise work and least times of kernels, added to the terms of products and reads."""
+    of_attention, of_experts, of_dense = attention_kernels(shape), expert_kernels(shape), dense_kernels(shape)
+
+    def floor(kernels: tuple[Kernel, ...], *names: str) -> float:
+        return small(kernels, *names) * cal.kernel_floor_s
+
+    return replace(
+        terms,
+        prolog_w=max(terms.prolog_w, floor(of_attention, "prolog")),
+        output_w=max(terms.output_w, floor(of_attention, "value", "output")),
+        dense_w=max(terms.dense_w, floor(of_dense, "products")),
+        attention_v=values(of_attention) * cal.vector_value_s,
+        expert_v=values(of_experts) * cal.vector_value_s,
+        dense_v=values(of_dense) * cal.vector_value_s,
+        attention_start=starts(of_attention) * cal.kernel_start_s + (terms.indexer.start if terms.indexer else 0.0),
+        expert_start=starts(of_experts) * cal.kernel_start_s,
+        dense_start=starts(of_dense) * cal.kernel_start_s,
+        core_floor=floor(of_attention, "core"),
+        norm_floor=floor(of_attention, "norm"),
+        expert_floor=floor(of_experts, "products"),
+        gate_floor=floor(of_experts, "gate"),
     )
 
 
@@ -148,6 +212,7 @@ class GroupTerms:
     """Terms that the size of the expert-parallel group decides.
 
     Attributes:
+        least: least time of dispatch or combine [s].
         dispatch_t / combine_t: seconds per token above the floor, stragglers included.
         routed_visits: of a routed die, for each token that a die has on average.
         shared_visits: the same of a die with shared experts only; 0 when every die has them.
@@ -159,6 +224,7 @@ class GroupTerms:
         expert_tp: dies that share each of their experts: together they are one die of all the above; 0 = no experts.
     """
 
+    least: float = 0.0
     dispatch_t: float = 0.0
     combine_t: float = 0.0
     routed_visits: float = 0.0
@@ -234,6 +300,7 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: 
     slots = max(1, math.ceil(copies_held / routed_dies - 1e-9))
     floor = cal.exchange_floor_s
     return GroupTerms(
+        least=cal.far_exchange_s if dies > device.links.scale_up_dies else 0.0,
         dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale * size_d,
         combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale * size_c,
         routed_visits=shape.active_experts * holders / routed_dies,

@@ -81,7 +81,7 @@ def load_device(name_or_path: str | Path) -> DeviceModel:
     path = Path(text) if text.endswith(".toml") else FOLDER / f"{text}.toml"
     if not text.endswith(".toml") and text not in device_names():
         raise SpecError(
-            f"no device named {text!r}{_nearest(text, device_names())}; there are: {', '.join(device_names())}; "
+            f"no device named {text!r}{nearest(text, device_names())}; there are: {', '.join(device_names())}; "
             "or name a .toml file of your own"
         )
     try:
@@ -101,7 +101,7 @@ def parse_device(text: str, name: str) -> DeviceModel:
         raw = parse_toml(text)
     except ValueError as error:
         raise SpecError(f"device {name}: no TOML: {error}") from error
-    _check_keys(name, "", raw, ["title", *_SECTIONS])
+    check_keys(f"device {name}", "", raw, ["title", *_SECTIONS])
     title = raw["title"]
     if not isinstance(title, str) or not title:
         raise SpecError(f"device {name}: title is {title!r}; it must describe the device")
@@ -116,7 +116,7 @@ def _section(name: str, section: str, kind: Any, raw: object, constants: dict[st
     """One dataclass from its table; its numbers are added to `constants`."""
     if not isinstance(raw, dict):
         raise SpecError(f"device {name}: {section} must be a table, written [{section}]")
-    _check_keys(name, f"{section}.", raw, [field.name for field in fields(kind)])
+    check_keys(f"device {name}", f"{section}.", raw, [field.name for field in fields(kind)])
     values: dict[str, object] = {}
     for field in fields(kind):
         key = f"{section}.{field.name}"
@@ -125,7 +125,7 @@ def _section(name: str, section: str, kind: Any, raw: object, constants: dict[st
         elif kind is ExpertTable and field.name in ("degrees", "dispatch_s", "combine_s"):
             values[field.name] = _numbers(name, key, raw[field.name], constants)
         else:
-            constant = constants[key] = _constant(name, key, raw[field.name])
+            constant = constants[key] = read_constant(f"device {name}", key, raw[field.name])
             values[field.name] = constant.value
     return kind(**values)
 
@@ -136,28 +136,34 @@ def _word(name: str, key: str, raw: object) -> str:
     return str(raw)
 
 
-def _constant(name: str, key: str, raw: object) -> Constant:
-    """One number with its source."""
+def read_constant(owner: str, key: str, raw: object) -> Constant:
+    """One number with its source.
+
+    Args:
+        owner: of the number, for messages: `device NAME` or `engine NAME`.
+        key: `section.name`, which decides whether zero is allowed.
+    Raises: SpecError.
+    """
     if not isinstance(raw, dict):
-        raise SpecError(f'device {name}: {key} must be {{ value = ..., status = "...", source = "..." }}, not {raw!r}')
+        raise SpecError(f'{owner}: {key} must be {{ value = ..., status = "...", source = "..." }}, not {raw!r}')
     if "figure" in raw:
-        return _figure(name, key, raw)
-    _check_keys(name, f"{key}.", raw, ["value", "status", "source"])
-    _check_source(name, key, raw)
+        return _figure(owner, key, raw)
+    check_keys(owner, f"{key}.", raw, ["value", "status", "source"])
+    _check_source(owner, key, raw)
     value = raw["value"]
     lowest = 0.0 if key in _MAY_BE_ZERO else math.nextafter(0.0, 1.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
         wanted = "zero or above" if key in _MAY_BE_ZERO else "above zero"
-        raise SpecError(f"device {name}: {key} is {value!r}; it must be a number {wanted}")
+        raise SpecError(f"{owner}: {key} is {value!r}; it must be a number {wanted}")
     return Constant(float(value), raw["status"], raw["source"])
 
 
-def _figure(name: str, key: str, raw: Mapping[str, object]) -> Constant:
+def _figure(owner: str, key: str, raw: Mapping[str, object]) -> Constant:
     """One number of the catalogue."""
-    _check_keys(name, f"{key}.", raw, ["figure"])
+    check_keys(owner, f"{key}.", raw, ["figure"])
     known, wanted = figures(), str(raw["figure"])
     if wanted not in known:
-        raise SpecError(f"device {name}: {key}: the catalogue has no figure {wanted!r}{_nearest(wanted, known)}")
+        raise SpecError(f"{owner}: {key}: the catalogue has no figure {wanted!r}{nearest(wanted, known)}")
     figure = known[wanted]
     return Constant(float(figure.value), _STATUS[figure.confidence], figure.source)
 
@@ -166,8 +172,8 @@ def _numbers(name: str, key: str, raw: object, constants: dict[str, Constant]) -
     """A row of the table of exchanges, with one source."""
     if not isinstance(raw, dict):
         raise SpecError(f'device {name}: {key} must be {{ values = [...], status = "...", source = "..." }}')
-    _check_keys(name, f"{key}.", raw, ["values", "status", "source"])
-    _check_source(name, key, raw)
+    check_keys(f"device {name}", f"{key}.", raw, ["values", "status", "source"])
+    _check_source(f"device {name}", key, raw)
     values = raw["values"]
     good = isinstance(values, list) and values and all(type(v) in (int, float) and 0 < v < math.inf for v in values)
     if not good:
@@ -177,25 +183,31 @@ def _numbers(name: str, key: str, raw: object, constants: dict[str, Constant]) -
     return tuple(values)
 
 
-def _check_source(name: str, key: str, raw: Mapping[str, Any]) -> None:
+def _check_source(owner: str, key: str, raw: Mapping[str, Any]) -> None:
     if raw["status"] not in STATUSES:
-        raise SpecError(f"device {name}: {key}: status is {raw['status']!r}; it must be one of: {', '.join(STATUSES)}")
+        raise SpecError(f"{owner}: {key}: status is {raw['status']!r}; it must be one of: {', '.join(STATUSES)}")
     if not isinstance(raw["source"], str) or not raw["source"].strip():
-        raise SpecError(f"device {name}: {key}: name the origin of the number in `source`")
+        raise SpecError(f"{owner}: {key}: name the origin of the number in `source`")
 
 
-def _check_keys(name: str, prefix: str, raw: Mapping[str, object], known: Iterable[str]) -> None:
-    """Exactly the known keys, no more and no fewer."""
-    known = list(known)
+def check_keys(
+    owner: str, prefix: str, raw: Mapping[str, object], needed: Iterable[str], *, optional: tuple[str, ...] = ()
+) -> None:
+    """Exactly the needed keys, and no others than the optional ones.
+
+    Raises: SpecError naming the first wrong one, with the nearest known one.
+    """
+    needed = list(needed)
     for key in raw:
-        if key not in known:
-            raise SpecError(f"device {name}: unknown key {prefix}{key}{_nearest(key, known)}")
-    for key in known:
+        if key not in (*needed, *optional):
+            raise SpecError(f"{owner}: unknown key {prefix}{key}{nearest(key, (*needed, *optional))}")
+    for key in needed:
         if key not in raw:
-            raise SpecError(f"device {name}: {prefix}{key} is missing")
+            raise SpecError(f"{owner}: {prefix}{key} is missing")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like a wrong one; empty if none is."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -214,7 +226,15 @@ def _check_together(device: DeviceModel) -> None:
         raise SpecError(f"device {name}: calibration.split_low and split_high must be within 1 .. die.cores - 1")
     if device.layout.communication_cores >= device.die.cores or device.layout.shared_die_share >= 1:
         raise SpecError(f"device {name}: layout leaves no cores, or no dies, for computation")
+    check_shares(f"device {name}", cal)
+
+
+def check_shares(owner: str, calibration: Calibration) -> None:
+    """Refuse shares of a peak above 1.
+
+    Raises: SpecError.
+    """
     for field in fields(Calibration):
         if "utilisation" in field.name or field.name.endswith(("_efficiency", "_share")):
-            if getattr(cal, field.name) > 1:
-                raise SpecError(f"device {name}: calibration.{field.name} is a share of a peak; it cannot exceed 1")
+            if getattr(calibration, field.name) > 1:
+                raise SpecError(f"{owner}: calibration.{field.name} is a share of a peak; it cannot exceed 1")

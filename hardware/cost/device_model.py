@@ -151,19 +151,28 @@ class Calibration:
         core_utilisation: of the BF16 peak, decode core attention with drafted tokens (two query rows and more).
         core_utilisation_single: the same with one query row per head.
         core_memory_efficiency: of HBM rate, reading the KV cache.
+        grouped_memory_efficiency: the same, of grouped attention's keys and values.
         gathered_memory_efficiency: the same, reading single rows that sparse attention chose.
         weight_memory_efficiency: of HBM rate, skinny matrix products that only read weights.
-        attention_vector_s: per token and layer, norms, rotary embedding, quantisation.
-        expert_vector_s: per token and layer, gating, reordering, activation, weighted sum.
+        packed_memory_efficiency: the same as `weight_memory_efficiency`, of weights with fewer than 8 bits, which are
+            unpacked on their way.
+        core_fp8_gain: core attention's rate with an FP8 cache over that with BF16; where FP8 is multiplied.
+        vector_value_s: element-wise work of a kernel, for each value that it writes; see `kernels`.
         exchange_floor_s: dispatch or combine with zero tokens.
+        far_exchange_s: least time of either in a group that is larger than the scale-up fabric.
         straggler_factor: slowest rank against the mean, on what a dispatch or combine adds above its floor.
         expert_spread: standard deviation of the popularity of expert copies after balancing, relative to its mean.
-        attention_start_s / expert_start_s: kernel starts per half batch.
+        kernel_start_s: start of one kernel, added to its work; see `kernels`.
+        indexer_start_s: the same of one of the small kernels of sparse attention's indexer.
+        kernel_floor_s: least time of a small kernel in a graph, where kernels are not fused; 0 = they are.
         handover_s: between the two streams, per layer.
         split_low / split_high: smallest and largest number of cores that the attention stream may have.
         step_start_s / sampling_s: per step, and per token of the die.
+        draft_start_s: per draft pass, for which the device waits: sampling, the host, the next launch.
         prefill_core_utilisation: of the BF16 peak, prefill core attention.
         prefill_vector_s / prefill_hidden_vector_s: per token and layer on the main and on the hidden stream.
+        own_prompts_factor: on `prefill_vector_s` where each die has prompts of its own, and expands their latents to
+            keys and values of all heads.
         prefill_imbalance: routed matrix work of the busiest die against the mean, default expert placement.
         prefill_launch_s: per layer and half batch.
         bulk_exchange_bytes_per_s: dispatch and combine by bulk copies, per die.
@@ -178,23 +187,29 @@ class Calibration:
     core_utilisation: float
     core_utilisation_single: float
     core_memory_efficiency: float
+    grouped_memory_efficiency: float
     gathered_memory_efficiency: float
     weight_memory_efficiency: float
-    attention_vector_s: float
-    expert_vector_s: float
+    packed_memory_efficiency: float
+    core_fp8_gain: float
+    vector_value_s: float
     exchange_floor_s: float
+    far_exchange_s: float
     straggler_factor: float
     expert_spread: float
-    attention_start_s: float
-    expert_start_s: float
+    kernel_start_s: float
+    indexer_start_s: float
+    kernel_floor_s: float
     handover_s: float
     split_low: float
     split_high: float
     step_start_s: float
+    draft_start_s: float
     sampling_s: float
     prefill_core_utilisation: float
     prefill_vector_s: float
     prefill_hidden_vector_s: float
+    own_prompts_factor: float
     prefill_imbalance: float
     prefill_launch_s: float
     bulk_exchange_bytes_per_s: float

@@ -7,6 +7,7 @@ attention die computes the other.
 
     A2E       = dispatch between the attention dies and as many expert dies (trampolines) + hop to the remaining ones
     E2A       = hop to the trampolines + combine          (without hops if all expert dies are addressed directly)
+    peers     : rows go once to one expert die, which dispatches them among the expert dies, all on one stream
     iteration = start + MTP layers + 2 * layers * pace + last exchange
     pace      = the longest of: attention with sending; experts' turn; half of a round trip
 
@@ -159,23 +160,26 @@ class ApartDecodeStep(DecodeStep):
         requests = load.requests if load.mean_requests is None else load.mean_requests
         on_attention = DecodeLoad(load.requests, load.context_tokens, requests, expert_dies, load.drafts, halves > 1)
         half, group = self.half_batch(on_attention, halves), self.group(expert_dies)
-        sessions = self.parallelism.groups(load.dies) / domains
+        sessions, peers = self.parallelism.groups(load.dies) / domains, self.parallelism.trampolines == "peers"
         arriving = requests * rows / halves * sessions / expert_dies
         visits = group.busiest(arriving, load.imbalance)
-        exchange = self._exchange(load.requests * rows / halves, sessions, arriving, visits)
-        send, back = exchange.first + exchange.forward, exchange.gather + exchange.last
+        tokens = load.requests * rows / halves
+        exchange = self._peers(tokens, arriving) if peers else self._exchange(tokens, sessions, arriving, visits)
+        send, back = exchange.forward + (0.0 if peers else exchange.first), exchange.gather + exchange.last
         attention = (self.attention_s(half, 1.0) + exchange.first) if attention_s is None else attention_s
         read = group.read(arriving * expert_dies)
         product = self.terms.expert_t * (visits + cal.small_gemm_tokens * read)
-        product, vector = max(product, self.terms.expert_w * read), cal.expert_vector_s * arriving
+        product, vector = max(product, self.terms.expert_w * read), self.terms.expert_v * arriving
         experts = max(product, vector) + min(product, vector) / max(read, 1.0) if experts_s is None else experts_s
-        turn = domains * max(send, experts, back)
+        busy = exchange.forward + experts + back if peers else max(send, experts, back)
+        turn = domains * busy
         trip = (attention + exchange.forward + experts + back) / halves
         pace = max(attention, turn, trip)
         last = send + experts + back if halves > 1 else 0.0
+        drafts = self.drafts_s(load) if self.drafter is not None else load.drafts * MTP_LAYER_S
         layers = halves * self.shape.layers * pace
         return DisaggregatedStep(
-            Seconds(SCHEDULING_S + load.drafts * MTP_LAYER_S + layers + last),
+            Seconds(SCHEDULING_S + drafts + layers + last),
             halves,
             Seconds(attention),
             Seconds(send),
@@ -186,6 +190,25 @@ class ApartDecodeStep(DecodeStep):
             "experts" if pace == turn else "attention" if pace == attention else "round trip",
             exchange,
         )
+
+    def _peers(self, tokens: float, arriving: float) -> SplitExchange:
+        """The same where each attention die has one expert die: rows in BF16 and once, the gate is behind them.
+
+        An attention die's own stream sends and receives; so does an expert die's, around its dispatch and combine.
+
+        Args:
+            tokens: of a part of the batch, on the fullest attention die.
+            arriving: tokens of a domain per expert die.
+        Source: afd-plugin, CAM P2P connector user guide: topology, `compute_gate_on_attention`, `quant_mode`.
+        """
+        shape, cal, table, dies = self.shape, self.device.calibration, self.device.experts, self.parallelism.expert_dies
+        floor, rate = cal.exchange_floor_s, cal.bulk_exchange_bytes_per_s
+        size = arriving * shape.active_experts / (table.tokens * table.copies)
+        sent, returned = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES, shape.combine_bytes / MEASURED_COMBINE_BYTES
+        dispatch = floor + max(0.0, self._dispatch.seconds(dies) - floor) * size * sent
+        combine = floor + max(0.0, self._combine.seconds(dies) - floor) * size * returned
+        own, theirs = (floor + rows * shape.combine_bytes / rate for rows in (tokens, arriving))
+        return SplitExchange(2 * own, theirs + dispatch, combine, theirs)
 
     def _exchange(self, tokens: float, sessions: float, arriving: float, visits: float) -> SplitExchange:
         """Duration of one exchange.

@@ -107,7 +107,8 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
     found = {phase.kind: phase.phase for phase in phases}
     shape, (decode, prefill) = cost.shape, (found.get(kind) for kind in ("decode", "prefill"))
     formats = "" if shape.formats == AS_PUBLISHED else shape.formats.text
-    profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats)
+    kernels = cost.engine.kernels if cost.engine is not None else {}
+    profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats, kernels)
     return EngineFit(profile, tuple(phases))
 
 
@@ -268,9 +269,9 @@ class JudgedRow:
         return self.predicted_s / self.measured_s - 1
 
     @property
-    def held(self) -> bool | None:
-        """Whether the stated error contains the real one; None = none was stated."""
-        return None if self.trust.error is None else abs(self.error) <= self.trust.error
+    def held(self) -> bool:
+        """Whether the stated error contains the real one."""
+        return abs(self.error) <= self.trust.error
 
 
 def judge(cost: CostModel, rows: Sequence[MeasuredRow]) -> list[JudgedRow]:

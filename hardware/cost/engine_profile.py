@@ -5,16 +5,16 @@ and a fixed time more: that is its profile, found from its own measured steps (`
 Other known times (host time, captured graphs, sampling) are stated by the user, not fitted.
 """
 
-import difflib
 import itertools
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hardware.cost.device_file import check_keys, nearest
+from hardware.cost.engine_kernels import EngineKernels, kernels_text, read_kernels
 from hardware.cost.loads import DecodeLoad
 from hardware.errors import SpecError
 from hardware.nesting import parse_toml
@@ -118,6 +118,7 @@ class EngineProfile:
         title: for people.
         device: that the rows are of; model: the rows' model.
         formats: of the rows' weights and KV; empty = 8-bit weights and BF16, as all published ones.
+        kernels: of its own, in place of the device file's values.
         decode / prefill: None = steps of that kind are unknown, and the device's own calibration is used.
     """
 
@@ -128,6 +129,7 @@ class EngineProfile:
     decode: EnginePhase | None
     prefill: EnginePhase | None
     formats: str = ""
+    kernels: EngineKernels = field(default_factory=dict)
 
 
 # Reads and writes engine profiles (TOML) strictly: every key is known, every mistake gets one clear line.
@@ -160,7 +162,7 @@ def load_engine(name_or_path: str | Path) -> EngineProfile:
     path = Path(text) if text.endswith(".toml") else ENGINE_FOLDER / f"{text}.toml"
     if not text.endswith(".toml") and text not in engine_names():
         raise SpecError(
-            f"no engine named {text!r}{_nearest(text, engine_names())}; there are: {', '.join(engine_names())}; "
+            f"no engine named {text!r}{nearest(text, engine_names())}; there are: {', '.join(engine_names())}; "
             "or name a .toml file of your own (`cloudmatrix cost --fit` writes one)"
         )
     try:
@@ -176,26 +178,29 @@ def parse_engine(text: str, name: str) -> EngineProfile:
         name: what to call it, in messages too.
     Raises: SpecError naming the first wrong key or value.
     """
+    owner = f"engine {name}"
     try:
         raw = parse_toml(text)
     except ValueError as error:
-        raise SpecError(f"engine {name}: no TOML: {error}") from error
-    _check_keys(name, "", raw, _WORDS, optional=("formats", *_RANGES))
+        raise SpecError(f"{owner}: no TOML: {error}") from error
+    check_keys(owner, "", raw, _WORDS, optional=("formats", "kernels", *_RANGES))
     for key in (*_WORDS, *({"formats"} & raw.keys())):
         if not isinstance(raw[key], str) or not raw[key].strip():
             raise SpecError(f"engine {name}: {key} is {raw[key]!r}; it must be a name")
-    if not any(kind in raw for kind in _RANGES):
-        raise SpecError(f"engine {name}: neither [decode] nor [prefill]: it defines no step")
+    if not any(kind in raw for kind in (*_RANGES, "kernels")):
+        raise SpecError(f"engine {name}: neither [decode] nor [prefill] nor [kernels]: it defines no step")
     phases = {kind: _phase(name, kind, raw[kind]) if kind in raw else None for kind in _RANGES}
-    formats = raw.get("formats", "")
-    return EngineProfile(name, raw["title"], raw["device"], raw["model"], phases["decode"], phases["prefill"], formats)
+    formats, kernels = raw.get("formats", ""), read_kernels(name, raw.get("kernels", {}))
+    return EngineProfile(
+        name, raw["title"], raw["device"], raw["model"], phases["decode"], phases["prefill"], formats, kernels
+    )
 
 
 def _phase(name: str, kind: str, raw: object) -> EnginePhase:
     if not isinstance(raw, dict):
         raise SpecError(f"engine {name}: {kind} must be a table, written [{kind}]")
-    needed = [field.name for field in fields(EnginePhase) if field.name not in _STATED]
-    _check_keys(name, f"{kind}.", raw, needed, optional=_STATED if kind == "decode" else _OF_PREFILL)
+    needed = [one.name for one in fields(EnginePhase) if one.name not in _STATED]
+    check_keys(f"engine {name}", f"{kind}.", raw, needed, optional=_STATED if kind == "decode" else _OF_PREFILL)
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key == "region":
@@ -243,7 +248,7 @@ def _number(name: str, key: str, value: object) -> float:
 def _region(name: str, kind: str, raw: object) -> tuple[FittedRange, ...]:
     if not isinstance(raw, dict):
         raise SpecError(f"engine {name}: {kind}.region must be a table, written [{kind}.region]")
-    _check_keys(name, f"{kind}.region.", raw, _RANGES[kind])
+    check_keys(f"engine {name}", f"{kind}.region.", raw, _RANGES[kind])
     return tuple(_range(name, kind, key, raw[key]) for key in _RANGES[kind])
 
 
@@ -253,23 +258,6 @@ def _range(name: str, kind: str, key: str, raw: object) -> FittedRange:
     if not numbers or ends[0] > ends[1]:
         raise SpecError(f"engine {name}: {kind}.region.{key} is {raw!r}; it must be [smallest, largest]")
     return FittedRange(key, float(ends[0]), float(ends[1]))
-
-
-def _check_keys(
-    name: str, prefix: str, raw: Mapping[str, object], known: Iterable[str], *, optional: tuple[str, ...] = ()
-) -> None:
-    needed = list(known)
-    for key in raw:
-        if key not in (*needed, *optional):
-            raise SpecError(f"engine {name}: unknown key {prefix}{key}{_nearest(key, (*needed, *optional))}")
-    for key in needed:
-        if key not in raw:
-            raise SpecError(f"engine {name}: {prefix}{key} is missing")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def engine_text(profile: EngineProfile) -> str:
@@ -282,16 +270,17 @@ def engine_text(profile: EngineProfile) -> str:
         if phase is None:
             continue
         lines += ["", f"[{kind}]"]
-        for field in fields(EnginePhase):
-            value = getattr(phase, field.name)
-            if field.name in _STATED and value == field.default:
+        for one in fields(EnginePhase):
+            value = getattr(phase, one.name)
+            if one.name in _STATED and value == one.default:
                 continue
-            if field.name in ("overlapped", "graph_batches"):
-                lines.append(f"{field.name} = {json.dumps(value)}")
-            elif field.name == "source":
+            if one.name in ("overlapped", "graph_batches"):
+                lines.append(f"{one.name} = {json.dumps(value)}")
+            elif one.name == "source":
                 lines.append(f"source = {json.dumps(value, ensure_ascii=False)}")
-            elif field.name != "region":
-                lines.append(f"{field.name} = {value:.6g}")
+            elif one.name != "region":
+                lines.append(f"{one.name} = {value:.6g}")
         lines += ["", f"[{kind}.region]"]
         lines += [f"{one.name} = [{one.low:.10g}, {one.high:.10g}]" for one in phase.region]
+    lines += kernels_text(profile.kernels)
     return "\n".join(lines) + "\n"

@@ -6,7 +6,9 @@ The numbers are those of the fast formulas: the parts of both streams sum to the
 
 from hardware.cost.attention import LatentAttentionSizes
 from hardware.cost.decode_step import DecodeStep, HalfBatch
+from hardware.cost.device_model import Calibration
 from hardware.cost.disaggregated import MTP_LAYER_S, SCHEDULING_S, ApartDecodeStep, DisaggregatedStep
+from hardware.cost.kernels import INDEXER_STARTS, Kernel, attention_kernels, expert_kernels, small, starts
 from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.parallelism import die_attention_weights
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
@@ -24,8 +26,9 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     shared = microbatch and step.device.layout.decode_overlap == "split-cores"
     share = step.best_share(half) if shared else 1.0
     rest = 1 - share if shared else 1.0
-    runs = (step.shape.moe_layers + load.drafts) * halves
-    parts = attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
+    drafts = load.drafts if step.drafter is None else 0
+    runs = (step.shape.moe_layers + drafts) * halves
+    parts = attention_parts(step, load, half, share, (step.shape.layers + drafts) * halves)
     if runs:
         parts += _expert_parts(step, load, half, rest, runs)
     if step.shape.dense_layers:
@@ -42,17 +45,36 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     )
 
 
+def _vector_text(kernels: tuple[Kernel, ...], calibration: Calibration, tokens: float, share: float) -> str:
+    """Element-wise work by kernel, with its times for one token."""
+    each = (f"{one.name} {one.values * calibration.vector_value_s * 1e6:.2f}" for one in kernels if one.values)
+    return f"{tokens:g} tokens x us of ({', '.join(each)}) / {share:.3f} of the cores"
+
+
+def _floor(step: DecodeStep, *names: str) -> float:
+    """Least time of some kernels of attention [s]."""
+    return small(attention_kernels(step.shape), *names) * step.device.calibration.kernel_floor_s
+
+
+def _starts_text(step: DecodeStep) -> str:
+    """Kernels that the attention stream starts."""
+    own = f"{starts(attention_kernels(step.shape))} kernels"
+    return own if step.terms.indexer is None else f"{own}, and {INDEXER_STARTS} small ones of the indexer"
+
+
 def _part(name: str, stream: int, once: float, runs: int, bound: str, formula: str) -> CostPart:
     return CostPart(name, stream, Seconds(once * runs), runs, bound, formula)
 
 
-def _product(name: str, stream: int, runs: int, compute: float, memory: float, share: float, what: str) -> CostPart:
-    """An operator that is the slower of its products and its reads."""
-    slower = compute / share
-    bound = "compute" if slower > memory else "memory"
-    formula = (
-        f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us of reads): {what}"
-    )
+def _product(
+    name: str, stream: int, runs: int, compute: float, memory: float, share: float, what: str, floor: float = 0.0
+) -> CostPart:
+    """An operator that is the slower of its products and its reads, and takes at least `floor` [s]."""
+    slower, least = compute / share, 0 < memory <= floor
+    bound = "compute" if slower > memory else "latency" if least else "memory"
+    reads = "of kernels that wait for their starts" if least else "of reads"
+    formula = f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us {reads})"
+    formula = f"{formula}: {what}"
     return _part(name, stream, max(slower, memory), runs, bound, formula)
 
 
@@ -81,6 +103,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             c.prolog_w,
             share,
             f"{tokens:g} tokens x 2 x {prolog / 1e6:.1f} M weights{absorption}",
+            _floor(step, "prolog"),
         ),
         _product(
             "core attention",
@@ -90,6 +113,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             half.core_w,
             share,
             f"{1 + load.drafts} rows x {cached} cached tokens x {shape.attention.decode_core_flops / tp:,.0f} flop",
+            c.core_floor,
         ),
         *_indexer_parts(step, load, half, share, runs),
         _product(
@@ -100,6 +124,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             c.output_w,
             share,
             f"{tokens:g} tokens x 2 x {shape.output_weights / tp / 1e6:.1f} M weights{absorption}",
+            _floor(step, "value", "output"),
         ),
         _part(
             "attention vector work",
@@ -107,9 +132,9 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
             half.attention_vector / share,
             runs,
             "vector",
-            f"{step.own(tokens):g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+            _vector_text(attention_kernels(shape), cal, step.own(tokens), share),
         ),
-        _part("attention start-up", ATTENTION, cal.attention_start_s, runs, "latency", "kernel starts"),
+        _part("attention start-up", ATTENTION, c.attention_start, runs, "latency", _starts_text(step)),
         *([_part(_PAIR, ATTENTION, half.collective, runs, "network", f"{tokens:g} tokens, TP{tp}")] if tp > 1 else []),
     ]
 
@@ -142,7 +167,8 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
 
     def exchange(name: str, per_token: float) -> CostPart:
         text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, {between}, with stragglers"
-        return _part(name, EXPERTS, floor + per_token * tokens, runs, "network", text)
+        text += f"; at least {group.least * 1e6:.0f} us" if group.least else ""
+        return _part(name, EXPERTS, max(floor + per_token * tokens, group.least), runs, "network", text)
 
     return [
         exchange("dispatch", group.dispatch_t),
@@ -155,6 +181,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             share,
             f"busiest die: {group.busiest(mean, load.imbalance):,.4g} tokens, {read:.3g} of {group.experts} experts x "
             f"{step.shape.expert_weights / etp / 1e6:.1f} M weights",
+            step.terms.expert_floor,
         ),
         exchange("combine", group.combine_t),
         _part(
@@ -163,9 +190,9 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             half.expert_vector / share,
             runs,
             "vector",
-            f"{tokens:g} tokens x {cal.expert_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+            _vector_text(expert_kernels(step.shape), cal, tokens, share),
         ),
-        _part("expert start-up", EXPERTS, cal.expert_start_s, runs, "latency", "gate and kernel starts"),
+        _part("expert start-up", EXPERTS, step.terms.expert_start, runs, "latency", "gate, products, activation"),
     ]
 
 
@@ -195,11 +222,24 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
         ),
         _part("step start", OUTSIDE, cal.step_start_s, 1, "latency", "what the graph launch does not hide"),
     ]
-    if load.drafts:
+    if step.drafter is not None and load.drafts:
+        parts.append(_drafter_part(step, load))
+    elif load.drafts:
         draft = step.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         text = "LM head and merging product of each MTP module; its layer is among the layers"
+        if cal.draft_start_s:
+            waits = "host between passes"
+            parts.append(_part("draft start", OUTSIDE, cal.draft_start_s, load.drafts, "latency", waits))
         parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
     return parts
+
+
+def _drafter_part(step: DecodeStep, load: DecodeLoad) -> CostPart:
+    """All passes of a separate draft model."""
+    assert step.drafter is not None
+    shape = step.drafter.shape
+    text = f"{shape.name}: {shape.layers} layer{'s' * (shape.layers != 1)}, LM head of {shape.vocab:,} tokens"
+    return _part("draft model", OUTSIDE, step.drafts_s(load) / load.drafts, load.drafts, "memory", text)
 
 
 def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
@@ -305,7 +345,7 @@ def apart_cost(step: ApartDecodeStep, load: DecodeLoad) -> PredictedStep:
         parts=(
             *attention_parts(step, load, step.half_batch(load, stages.halves), 1.0, runs),
             *_stage_parts(step, stages, runs),
-            *_apart_outside_parts(load, stages),
+            *_apart_outside_parts(step, load, stages),
         ),
     )
 
@@ -328,9 +368,12 @@ def _stage_parts(step: ApartDecodeStep, stages: DisaggregatedStep, runs: int) ->
     ]
 
 
-def _apart_outside_parts(load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart]:
+def _apart_outside_parts(step: ApartDecodeStep, load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart]:
     parts = [("scheduling", SCHEDULING_S, 1, "latency", "as published for xDeepServe")]
-    if load.drafts:
+    if step.drafter is not None and load.drafts:
+        once = step.drafts_s(load) / load.drafts
+        parts.append(("draft model", once, load.drafts, "memory", step.drafter.shape.name))
+    elif load.drafts:
         parts.append(("MTP layer", MTP_LAYER_S, load.drafts, "latency", "as published for xDeepServe; not split"))
     if stages.last_s:
         parts += [

@@ -90,7 +90,7 @@ def hbm_plan(
         if apart
         else _expert_bytes(device, shape, role, dies, parallelism)
     )
-    weights = _replicated_bytes(shape, by_heads, parallelism) + experts
+    weights = _replicated_bytes(shape, by_heads, parallelism) + experts + _drafter_bytes(shape, parallelism)
     buffers = _buffer_bytes(shape, role, apart or dies) * shared_by
     kv = hbm - weights - buffers - workspace
     parts = shape.attention.cache_parts(parallelism.attention_tp)
@@ -160,6 +160,17 @@ def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism
         + shape.dense_layers * shape.dense_weights / tp * each
         + ends * each
     )
+
+
+def _drafter_bytes(shape: ModelShape, parallelism: Parallelism) -> int:
+    """Layers and LM head of a separate draft model; the embedding is the target's."""
+    if shape.drafter is None:
+        return 0
+    drafter, tp = shape.drafter, parallelism.attention_tp
+    layer = _attention_bytes(drafter, 0, tp) + drafter.dense_weights / tp * drafter.formats.attention.bytes
+    merging = 2 * drafter.hidden * drafter.hidden
+    rest = (merging + drafter.head_weights / parallelism.head_tp) * drafter.formats.attention.bytes
+    return round(drafter.layers * layer + rest)
 
 
 def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int, parallelism: Parallelism) -> int:

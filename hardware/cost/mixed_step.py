@@ -78,7 +78,7 @@ class MixedStep:
         expert, dense = (self._slack_s(prefill, dense=dense) for dense in (False, True))
         hidden = step.shape.moe_layers * min(expert, attention + half.expert_c)
         hidden += step.shape.dense_layers * min(dense, attention + half.dense_c)
-        starts = min(cal.prefill_launch_s, cal.attention_start_s + cal.expert_start_s) * step.shape.layers
+        starts = min(cal.prefill_launch_s, terms.attention_start + terms.expert_start) * step.shape.layers
         return hidden + starts + terms.head_w + min(cal.step_start_s, cal.prefill_fixed_s)
 
     def _slack_s(self, load: PrefillLoad, *, dense: bool) -> float:

@@ -127,6 +127,16 @@ def load_shape(path: Path, *, weights: str = "", kv: KvFormat | None = None) -> 
     Raises: SpecError if there is no readable config of an architecture that is known.
     Effects: reads one file.
     """
+    folder = (path if path.is_dir() else path.parent).absolute().name
+    return shape_from_config(config_of(path), folder, weights=weights, kv=kv)
+
+
+def config_of(path: Path) -> dict[str, object]:
+    """Read the `config.json` of a checkpoint folder, or that file.
+
+    Raises: SpecError if it cannot be read.
+    Effects: reads one file.
+    """
     file = path / "config.json" if path.is_dir() else path
     if file.exists() and not file.is_file():
         raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
@@ -138,7 +148,7 @@ def load_shape(path: Path, *, weights: str = "", kv: KvFormat | None = None) -> 
         raise SpecError(f"{file}: no JSON: {error}") from error
     if not isinstance(config, dict):
         raise SpecError(f"{file}: is no JSON object")
-    return shape_from_config(config, file.absolute().parent.name, weights=weights, kv=kv)
+    return config
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class ModelShape:
         mtp_layers: multi-token-prediction modules that the checkpoint has.
         tied_head: the embedding is the LM head too, and stored once.
         formats: of weights and KV cache, as the model is served.
+        drafter: separate model that drafts tokens, as in EAGLE-3; None = the model's own MTP modules do, if it has any.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelShape:
     mtp_layers: int
     tied_head: bool = False
     formats: ModelFormats = AS_PUBLISHED
+    drafter: "ModelShape | None" = None
 
     def __post_init__(self) -> None:
         owners: list[ModelShape | AttentionSizes | IndexerSizes] = [self, self.attention]
@@ -82,8 +84,11 @@ class ModelShape:
 
         Raises: SpecError.
         """
-        if drafts and not self.mtp_layers:
-            raise SpecError(f"model {self.name}: has no MTP module to draft {drafts} tokens with; set drafts to 0")
+        if drafts and not self.mtp_layers and self.drafter is None:
+            raise SpecError(
+                f"model {self.name}: has no MTP module to draft {drafts} tokens with; set drafts to 0, or name a draft "
+                "model"
+            )
 
     # --- weights of one layer ----------------------------------------------------------------------------------
     @property
@@ -208,12 +213,13 @@ class ModelShape:
 
     # --- cache and messages ------------------------------------------------------------------------------------
     def kv_token_bytes(self, *, int8: bool | None = None) -> Bytes:
-        """Cache of one token in all layers, BF16 or INT8: see `token_bytes` of the attention.
+        """Cache of one token in all layers and in a drafter's, BF16 or INT8: see `token_bytes` of the attention.
 
         Args:
             int8: None = from the model's formats.
         """
-        return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8))
+        own = self.layers * self.attention.token_bytes(int8=self.formats.one_byte_kv if int8 is None else int8)
+        return Bytes(own + (0 if self.drafter is None else self.drafter.kv_token_bytes()))
 
     @property
     def dispatch_bytes(self) -> int:
@@ -267,6 +273,6 @@ def check_formats(shape: ModelShape, device: DeviceModel) -> None:
     Raises: SpecError naming them.
     """
     if shape.formats.kv == "fp8":
-        raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")
+        device.die.products_per_s("fp8", device.name)
     for one in (shape.formats.attention, shape.formats.experts):
         device.die.products_per_s(one.products, device.name)

@@ -11,7 +11,7 @@ from hardware.cost.device_model import DeviceModel, PrefillAttention
 from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 
-Trampolines = Literal["ranks", "direct"]
+Trampolines = Literal["ranks", "direct", "peers"]
 _DEGREES = ("attention_tp", "head_tp", "expert_tp")
 MEASURED_REDUNDANT = 32
 """Copies beyond one of each in the published rows of DeepSeek-R1."""
@@ -37,7 +37,8 @@ class Parallelism:
             that number holds.
         domains: groups of attention dies that take turns at the expert dies; ignored without expert dies.
         trampolines: how attention dies address more expert dies than a domain has dies: `ranks` = as many expert dies
-            forward rows to the others, and results back; `direct` = all of them. Ignored without expert dies.
+            forward rows to the others, and results back; `direct` = all of them; `peers` = each attention die one
+            expert die, which has the gate and exchanges rows with the other expert dies. Ignored without expert dies.
     """
 
     attention_tp: int = 1
@@ -139,6 +140,11 @@ class Parallelism:
             raise SpecError(
                 f"expert_dies is {self.expert_dies}, which leaves no die of {dies} for attention: give the instance "
                 "more dies, or fewer of them to experts"
+            )
+        if self.trampolines == "peers" and attention < self.domains * self.expert_dies:
+            raise SpecError(
+                f"trampolines = peers needs an attention die for each of {self.expert_dies} expert dies in each of "
+                f"{self.domains} domains, but there are {attention}: give the instance more dies, or use ranks"
             )
         if attention % self.domains:
             raise SpecError(

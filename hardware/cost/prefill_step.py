@@ -18,10 +18,11 @@ Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
 import math
 from typing import NamedTuple
 
-from hardware.cost.attention import BF16_BYTES
-from hardware.cost.decode_terms import indexer_terms
+from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
+from hardware.cost.decode_terms import indexer_terms, read_efficiency
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import NEVER, REDUNDANT_FROM, collectives, expert_copies, experts_read
+from hardware.cost.kernels import vector_share
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
 from hardware.cost.parallelism import WHOLE, Parallelism, die_attention_weights
@@ -76,7 +77,9 @@ class PrefillStep:
         self._chosen_core = shape.attention.decode_core_flops / core_rate
         self._reach = shape.attention.reach(shape.layers)
         self._indexer = indexer_terms(device, shape, cal.prefill_core_utilisation)
-        self._skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
+        self._skinny, self._expert_skinny = (
+            die.hbm_bytes_per_s * read_efficiency(cal, one) for one in (formats.attention, formats.experts)
+        )
         layout, tp = parallelism.prefill_layout(device), parallelism.attention_tp
         self._tp = tp
         self._split = layout != "data-parallel"
@@ -110,9 +113,13 @@ class PrefillStep:
         self._imbalance = cal.prefill_imbalance
         self._collective = cal.collective_bytes_per_s
         self._bulk = cal.bulk_exchange_bytes_per_s
-        self._vector_s = cal.prefill_vector_s - cal.prefill_hidden_vector_s
-        self._hidden_vector_s = cal.prefill_hidden_vector_s
+        latent = isinstance(shape.attention, LatentAttentionSizes)
+        vector_s = cal.prefill_vector_s * (cal.own_prompts_factor if latent and not self._split else 1.0)
+        wide, narrow = vector_share(shape), vector_share(shape, dense=True)
+        self._vector_s = tuple(share * (vector_s - cal.prefill_hidden_vector_s) for share in (wide, narrow))
+        self._hidden_vector_s = tuple(share * cal.prefill_hidden_vector_s for share in (wide, narrow))
         self._launch_s = cal.prefill_launch_s
+        self._indexer_start_s = self._indexer.start if self._indexer else 0.0
 
     def layer(self, load: PrefillLoad, *, halves: int, dense: bool = False) -> PrefillLayer:
         """Operators of one layer.
@@ -128,7 +135,7 @@ class PrefillStep:
         full = max(n, load.largest / self._tp) if self._own_prompts else n
         if dense:
             slow, feed = 1.0, float(self._dense_weights)
-            feed_bytes, feed_gemm = feed / self._tp * self._weight, gemm
+            feed_read, feed_gemm = feed / self._tp * self._weight / self._skinny, gemm
         else:
             slow = self._slow if halves > 1 else 1.0
             shared_by = self._expert_tp
@@ -136,15 +143,17 @@ class PrefillStep:
             held = (self._all_copies if holders >= self._copies_from else self.shape.experts) / dies
             rows = n * self._active_experts / held / halves
             imbalance = self._imbalance if load.imbalance is None else load.imbalance
+            imbalance = imbalance if holders > 1 else 1.0
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts
             feed = self._expert_weights * active
             if load.tokens < self._few_tokens * halves:
                 visited = experts_read(math.ceil(held * shared_by), holders, self._missed ** (load.tokens / halves))
                 held = min(held, visited / shared_by)
-            feed_bytes = self._expert_weights * (held + self._shared_experts / shared_by) * self._expert_weight
+            kept = held + self._shared_experts / shared_by
+            feed_read = self._expert_weights * kept * self._expert_weight / self._expert_skinny
             feed_gemm = self._expert_gemm
         own = 1 + small / max(full * self._tp / halves, 1.0)
-        weights = (self._attention_weights * self._weight + feed_bytes) * halves / self._skinny
+        weights = (self._attention_weights * self._weight / self._skinny + feed_read) * halves
         products = 2 * self._own_weights * full * own / gemm * slow
         core = load.attended_tokens / dies * self._core * slow
         indexer = 0.0
@@ -158,10 +167,10 @@ class PrefillStep:
         experts = 2 * feed * (full if dense else n) / feed_gemm * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
-        vector = self._vector_s * full
-        launch = self._launch_s * halves
+        vector = self._vector_s[dense] * full
+        launch = (self._launch_s + self._indexer_start_s) * halves
         exchange = 0.0 if dense else full * self._message_bytes * away / self._bulk
-        hidden = self._hidden_vector_s * full
+        hidden = self._hidden_vector_s[dense] * full
         between = 0.0
         if self._tp > 1:
             between = (2 if dense else 1) * (self._between.pair_s * halves + self._between.pair_t * full * self._tp)

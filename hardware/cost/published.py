@@ -36,7 +36,7 @@ class RowKind(StrEnum):
 
 # Published values, and the model's predictions of them.
 
-Group = Literal["gemm", "exchange", "decode", "prefill", "context cache", "loading", "xDeepServe"]
+Group = Literal["gemm", "exchange", "decode", "prefill", "context cache", "loading", "xDeepServe", "other systems"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,12 @@ from hardware.errors import SpecError
 from hardware.units import GIGA, Seconds
 
 WeightSource = Literal["pool", "storage", "prewarmed", "peer"]
+PoolPlane = Literal["ub", "vpc"]
+TCP_SHARE = 87 / 2.4 / 100
+"""Share of a 400 Gb/s card's rate that TCP reaches.
+
+Source: README of Mooncake's Transfer Engine: 87 GB/s over 4 x 200 Gb/s, 2.4 times as much as TCP.
+"""
 
 
 def handoff_s(device: DeviceModel, nbytes: float, links: int = 1) -> Seconds:
@@ -24,18 +30,38 @@ def handoff_s(device: DeviceModel, nbytes: float, links: int = 1) -> Seconds:
     return Seconds(device.links.rdma_latency_s + nbytes / (links * device.links.rdma_bytes_per_s))
 
 
-def pool_load_s(device: DeviceModel, nbytes: float, npus: float, gb_per_s: float | None = None) -> Seconds:
+def pool_rate(device: DeviceModel, plane: PoolPlane = "ub") -> float:
+    """Effective rate at which one NPU loads cached blocks from the memory pool [B/s].
+
+    NPUs are not on the VPC plane: blocks arrive in their host's memory over TCP, and are then loaded like those of a
+    pool on the UB plane, so that the times of both ways add up.
+
+    Source: UB: fitted to the CloudMatrix384 paper's Fig 23. VPC: not fitted; the paper's planes (3.2) and `TCP_SHARE`.
+    """
+    ub = device.calibration.pool_load_bytes_per_s
+    if plane == "ub":
+        return ub
+    return 1 / (1 / ub + 1 / (TCP_SHARE * device.links.vpc_bytes_per_s * device.die.per_npu))
+
+
+def pool_latency_s(device: DeviceModel, plane: PoolPlane = "ub") -> Seconds:
+    """Time until the first byte of a load from the memory pool arrives."""
+    return Seconds(device.links.pool_read_latency_s + (device.links.vpc_latency_s if plane == "vpc" else 0.0))
+
+
+def pool_load_s(
+    device: DeviceModel, nbytes: float, npus: float, gb_per_s: float | None = None, plane: PoolPlane = "ub"
+) -> Seconds:
     """Cached blocks from the memory pool into an instance, each NPU its own part.
 
     Args:
-        gb_per_s: per NPU; None = the effective rate of the device's file.
+        gb_per_s: per NPU; None = the effective rate of `plane`.
     Raises: SpecError for less than one NPU or no rate.
-    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A fitted additional delay is zero.
     """
-    rate = device.calibration.pool_load_bytes_per_s if gb_per_s is None else gb_per_s * GIGA
+    rate = pool_rate(device, plane) if gb_per_s is None else gb_per_s * GIGA
     if npus < 1 or rate <= 0:
         raise SpecError(f"a pool load by {npus} NPUs at {rate / GIGA:g} GB/s never ends")
-    return Seconds(device.links.pool_read_latency_s + nbytes / (npus * rate))
+    return Seconds(pool_latency_s(device, plane) + nbytes / (npus * rate))
 
 
 def ub_read_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Seconds:

@@ -1,7 +1,7 @@
 """How far a prediction can be off: one rule from device, model, engine and the region of the measured steps.
 
 Inside of the measured steps: as far as rows were off that the fit did not see. Outside: more with each doubling away
-from them. Without measurements, no number is given.
+from them. Without measurements: as far as its neighbours' rows were off, see `checked`.
 """
 
 import math
@@ -11,12 +11,12 @@ from functools import lru_cache
 
 from hardware.cost.attention import GroupedAttentionSizes
 from hardware.cost.calibrate import has_rows
+from hardware.cost.checked import OF_GPUS, StepClass, attention_kind, checked_rows, stated
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_profile import OWN_ENGINE, EnginePhase, EngineProfile, FittedRange, load_engine
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
-from hardware.cost.parallelism import Parallelism
 from hardware.cost.published import published_halves
 from hardware.cost.weight_format import FP8, W8A8, ModelFormats
 
@@ -51,11 +51,11 @@ class Trust:
     """How far one predicted time can be off.
 
     Attributes:
-        error: relative error to expect; None = unknown.
+        error: relative error to expect.
         text: the same for a person, with the reason.
     """
 
-    error: float | None
+    error: float
     text: str
 
 
@@ -136,20 +136,30 @@ def expected(cost: CostModel) -> str:
     Effects: reads files of the device and of the engine.
     """
     engine = cost.engine or _own_engine()
-    if caution := model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine):
-        if cost.decode.parallelism == cost.prefill.parallelism:
-            return _with_division(caution, cost.decode.parallelism)
-        both = (_with_division(caution, step.parallelism) for step in (cost.decode, cost.prefill))
-        return "; ".join(f"{kind}: {text}" for kind, text in zip(("decode", "prefill"), both, strict=True))
     texts = []
-    for kind, step, phase in (("decode", cost.decode, engine.decode), ("prefill", cost.prefill, engine.prefill)):
-        if division := _with_division("", step.parallelism):
-            texts.append(f"{kind}: {division}")
-        elif phase is None:
-            texts.append(f"{kind}: {_unknown(kind, engine)}")
+    for kind in ("decode", "prefill"):
+        phase: EnginePhase | None = getattr(engine, kind)
+        caution = _cautions(cost, kind)
+        if caution or phase is None:
+            texts.append(f"{kind}: {_by_neighbours(cost, kind, caution).text}")
         else:
             texts.append(f"{kind}: within {_percent(phase.expected_error)} inside of {fitted_region(phase)}")
     return "; ".join(texts)
+
+
+def mixed_trust(decode: Trust, prefill: Trust) -> Trust:
+    """How far a step that does both can be off."""
+    error = max(decode.error, prefill.error)
+    derived = "no such step has been published: derived from one of each kind"
+    return Trust(error, f"{derived}; expect within {_percent(error)}, the wider of both")
+
+
+def npus_text(decode: Trust, prefill: Trust, decode_npus: int, prefill_npus: int) -> str:
+    """How far a number of NPUs can be off: each pool as far as its steps are, since pools grow with their steps."""
+    npus = decode_npus + prefill_npus
+    error = (decode.error * decode_npus + prefill.error * prefill_npus) / npus
+    low, high = math.floor(npus / (1 + error)), math.ceil(npus * (1 + error))
+    return f"NPUs: within {_percent(error)}, {low:,} to {high:,}"
 
 
 def both_trusts(decode: Trust, prefill: Trust) -> str:
@@ -185,14 +195,10 @@ def _trust(
         more: ranges besides the profile's.
         slower: the published engine does not choose the faster form here.
     """
-    engine = cost.engine or _own_engine()
-    caution = model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine)
-    caution = _with_division(caution, getattr(cost, kind).parallelism)
-    phase: EnginePhase | None = getattr(engine, kind)
-    if phase is None:
-        caution = caution or _unknown(kind, engine)
+    caution = _cautions(cost, kind)
+    phase: EnginePhase | None = getattr(cost.engine or _own_engine(), kind)
     if caution or phase is None:
-        return Trust(None, caution)
+        return _by_neighbours(cost, kind, caution)
     by_hand = "; the profile's host, graphs and sampling are stated, no row measured them" if phase.stated else ""
     region = (*_of_full_steps(phase.region, values), *more)
     outside = [one for one in region if _away(one, values[one.name])]
@@ -206,12 +212,34 @@ def _trust(
     return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}{by_hand}")
 
 
-def _with_division(caution: str, parallelism: Parallelism) -> str:
-    """A caution, and one with a division of the work that no row has; empty without either."""
-    division = parallelism.caution
+def _cautions(cost: CostModel, kind: str) -> str:
+    """Reasons why the engine's own rows say nothing of a kind of steps; empty if they do."""
+    engine = cost.engine or _own_engine()
+    caution = model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine)
+    if not caution and getattr(engine, kind) is None:
+        caution = _unknown(kind, engine)
+    division = getattr(cost, kind).parallelism.caution
     if not division:
         return caution
     return f"{caution}; {division}" if caution else f"not checked: {division}"
+
+
+def _by_neighbours(cost: CostModel, kind: str, caution: str) -> Trust:
+    """The error of rows of the same class, or of neighbours; see `checked`."""
+    known = cost.device.name in device_names() and load_device(cost.device.name) == cost.device
+    engine = OWN_ENGINE if cost.device.name.startswith("ascend") else OF_GPUS
+    asked = StepClass(
+        kind,
+        cost.device.name if known else "",
+        attention_kind(cost.shape),
+        engine if cost.engine is None else cost.engine.name,
+    )
+    another = cost.engine is not None and cost.engine.name != OWN_ENGINE  # its rows are of several models and formats
+    like_rows = another or not model_trust(cost.shape, cost.engine)
+    like_rows = like_rows and not getattr(cost, kind).parallelism.caution
+    found = stated(asked, checked_rows(), like_rows=like_rows)
+    text = f"expect within {_percent(found.error)}, {found.why}"
+    return Trust(found.error, text if not found.neighbours else f"{caution}; {text}")
 
 
 def _unknown(kind: str, engine: EngineProfile) -> str:
@@ -230,7 +258,7 @@ def _caution(device: DeviceModel, engine: EngineProfile | None) -> str:
         return "not checked: nothing was published for this model on this device"
     if device.name == OWN_DEVICE:
         return ""
-    return "expect 10 to 15 %, more the further away, fitted to a few published rows: see --calibrate"
+    return "fitted to a few published rows, see --calibrate"
 
 
 @lru_cache(maxsize=1)

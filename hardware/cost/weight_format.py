@@ -67,9 +67,9 @@ class ModelFormats:
         return f"weights {weights}; KV {self.kv.upper()}"
 
     @property
-    def int8_kv(self) -> bool:
-        """Whether the cache is INT8."""
-        return self.kv == "int8"
+    def one_byte_kv(self) -> bool:
+        """Whether the cache has one byte a value: INT8 or FP8."""
+        return self.kv != "bf16"
 
     def on_device_without_fp8(self) -> "ModelFormats":
         """Formats in which a device that multiplies no FP8 serves an FP8 checkpoint: W8A8, converted before.

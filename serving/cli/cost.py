@@ -108,13 +108,23 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
         help="of the model: w8a8, fp8, bf16, w4a8, w8a16, w4a16, mxfp4, or two of them: attention+experts (default: as"
         " its config.json states, FP8 as W8A8 on a device that multiplies none)",
     )
-    cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: that of config.json)")
+    cost.add_argument(
+        "--kv", choices=("bf16", "int8", "fp8"), help="format of the KV cache (default: as in config.json)"
+    )
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )
     _add_division(cost)
     cost.add_argument(
-        "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
+        "--drafts",
+        type=int,
+        metavar="N",
+        help="tokens that are drafted per step; 0 = off (default 1 with MTP, 3 with a draft model, else 0)",
+    )
+    cost.add_argument(
+        "--draft-model",
+        metavar="NAME",
+        help="separate draft model: kimi-k2-eagle3, qwen3-235b-eagle3, or a folder with its config.json",
     )
     cost.add_argument(
         "--acceptance",

@@ -30,6 +30,7 @@ from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.drafter import with_drafter
 from hardware.cost.engine_profile import engine_names, load_engine
 from hardware.cost.model_shape import served_shape
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
@@ -93,13 +94,13 @@ def answer(arguments: argparse.Namespace) -> int:
 
 def _shape(arguments: argparse.Namespace, device: DeviceModel) -> ModelShape:
     """The requested model, in the requested formats or those of its config.json."""
-    name, weights, kv = arguments.model, arguments.weights, arguments.kv
+    name, weights, kv, drafter = arguments.model, arguments.weights, arguments.kv, arguments.draft_model
     if name == DEEPSEEK_R1.name:
         formats = formats_named(weights or "w8a8", experts=True, kv=kv or "bf16")
-        return served_shape(replace(DEEPSEEK_R1, formats=formats), device, asked=True)
+        return with_drafter(served_shape(replace(DEEPSEEK_R1, formats=formats), device, asked=True), drafter)
     folder = folder_of(name, "config")
     shape = served_shape(load_shape(folder, weights=weights, kv=kv), device, asked=bool(weights))
-    return shape if folder == Path(name) else replace(shape, name=name)
+    return with_drafter(shape if folder == Path(name) else replace(shape, name=name), drafter)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -124,7 +125,7 @@ def _check_priced(arguments: argparse.Namespace, shape: ModelShape) -> None:
     Effects: sets the default of one draft per step for a model with draft layers.
     """
     if arguments.drafts is None:
-        arguments.drafts = min(1, shape.mtp_layers)
+        arguments.drafts = 3 if shape.drafter is not None else min(1, shape.mtp_layers)
     shape.check_drafts(arguments.drafts)
     if arguments.microbatch and not shape.experts:
         raise ConfigError(f"--microbatch hides dispatch and combine, and {shape.name} is dense: it has neither")

@@ -136,15 +136,14 @@ def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
     console.print(f"engine: {engine_text_of(cost)}", highlight=False)
     table = plain_table("row", ">measured", ">predicted", ">error", ">expected", "source")
     for one in rows:
-        expected = "not stated" if one.trust.error is None else f"within {100 * one.trust.error:.0f} %"
+        expected = f"within {100 * one.trust.error:.0f} %"
         measured, predicted = _quantities(one)
-        missed = " !" if one.held is False else ""
+        missed = "" if one.held else " !"
         table.add_row(_place(one), measured, predicted, percent(one.error) + missed, expected, one.row.source)
     console.print(table)
-    stated = [one for one in rows if one.held is not None]
     worst = max(rows, key=lambda one: abs(one.error))
     console.print(
-        f"{sum(one.held is True for one in stated)} of {len(stated)} rows within their stated error; the largest "
+        f"{sum(one.held for one in rows)} of {len(rows)} rows within their stated error; the largest "
         f"error is {percent(worst.error)}, of {_place(worst)}",
         highlight=False,
     )

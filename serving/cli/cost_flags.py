@@ -8,6 +8,7 @@ DECODE_FLAGS = {
     "batch": 96,
     "context": 4096,
     "drafts": None,
+    "draft_model": "",
     "acceptance": 0.7,
     "microbatch": None,
     "expert_dies": 0,

@@ -12,7 +12,7 @@ from hardware.cost.explain import stages_text
 from hardware.cost.memory_plan import HbmPlan
 from hardware.cost.mixed_step import MixedStep
 from hardware.cost.parallelism import WHOLE, Parallelism
-from hardware.cost.trust import engine_text_of
+from hardware.cost.trust import decode_trust, engine_text_of, mixed_trust, prefill_trust
 from hardware.units import format_bytes
 from serving.errors import ConfigError
 from serving.terminal import table_console
@@ -74,8 +74,6 @@ def pace_text(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> str | None:
 
 # Output of `cloudmatrix cost --aggregated`: a mixed step of prompts and decodes, against two separate steps.
 
-TRUST = "no such step has been published: derived from one of each kind"
-
 
 def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, prompts: PrefillLoad) -> int:
     """Price one step.
@@ -93,6 +91,10 @@ def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, pro
     per_step = mtp_tokens_per_step(drafts, arguments.acceptance)
     room = model.hbm_plan("aggregated", dies).instance_kv_tokens
     fits = int(room / (dies / model.device.die.per_npu) / context)
+    trust = mixed_trust(
+        decode_trust(model, batch, context, drafts, dies=dies),
+        prefill_trust(model, prompts.tokens / dies, arguments.prompt, dies=dies, reuse=arguments.reuse),
+    )
     numbers = {
         "step_s": mixed_s,
         "tpot_s": mixed_s / per_step,
@@ -104,8 +106,8 @@ def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, pro
         "device": model.device.name,
         "engine": engine_text_of(model),
         "formats": model.shape.formats.text,
-        "expected_error": None,
-        "trust": TRUST,
+        "expected_error": trust.error,
+        "trust": trust.text,
     }
     if arguments.json:
         print(json.dumps(numbers, indent=2))
@@ -115,7 +117,8 @@ def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, pro
         f"{model.shape.name} on {model.device.title}, one step of an aggregated instance of {dies} dies: "
         f"{prompts.tokens:,.10g} new prompt tokens beside batch {batch:,.10g} per NPU, {context:,.10g} tokens each, "
         f"{drafts} draft{'s' * (drafts != 1)} a step\n\n"
-        f"[bold]step {mixed_s * 1e3:,.1f} ms, TPOT {mixed_s / per_step * 1e3:,.1f} ms meanwhile[/bold] ({TRUST})\n"
+        f"[bold]step {mixed_s * 1e3:,.1f} ms, TPOT {mixed_s / per_step * 1e3:,.1f} ms meanwhile[/bold] "
+        f"({trust.text})\n"
         f"engine: {engine_text_of(model)}; {model.shape.formats.text}\n"
         f"apart: decode {decode_s * 1e3:,.1f} ms (TPOT {decode_s / per_step * 1e3:,.1f} ms) + prefill "
         f"{prefill_s * 1e3:,.1f} ms = {(decode_s + prefill_s) * 1e3:,.1f} ms; together it saves "

@@ -134,18 +134,22 @@ def run(arguments: argparse.Namespace) -> int:
         return dry_run(config, address) if arguments.dry_run else serve_on(config, address)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
+        from serving.cluster.start_clock import own_age_s
+        from serving.launch.phases import LaunchPhases
         from serving.launch.worker_seed import WorkerSeed
 
         session = enter()  # before the import of Ray, which reads the environment
         seed = WorkerSeed(session.folder, _preloaded(config))
+        phases = LaunchPhases(own_age_s())
         try:
             with endings_as_interrupt():
                 from serving.launch.launch import serve_forever
         except BaseException:  # mostly Ctrl-C: the import of Ray takes seconds
+            phases.close()
             seed.end()
             session.remove()
             raise
-        return serve_forever(config, session, seed)
+        return serve_forever(config, session, seed, phases)
 
 
 def _preloaded(config: "ServeConfig") -> tuple[str, ...]:

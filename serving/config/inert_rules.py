@@ -50,7 +50,7 @@ _ROLES = "attention_ranks expert_ranks expert_npus expert_ub_memory_mib"
 _OF_POOL = (
     *keys_of("kvcache", _CACHE_KEYS),
     *keys_of("autoscaler", "min_kvcache max_kvcache"),
-    "simulation.pool_gb_per_s",
+    *keys_of("simulation", "pool_gb_per_s pool_plane"),
 )
 
 _IN_VIRTUAL_TIME = (

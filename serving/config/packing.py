@@ -156,11 +156,13 @@ def _check_experts_apart(config: ServeConfig) -> None:
 
 
 def check_acceptance(config: ServeConfig) -> None:
-    """Refuse acceptance rates for fewer positions than there are drafts.
+    """Refuse acceptance rates for fewer positions than there are drafts, and a draft model that drafts nothing.
 
     Raises: ConfigError.
     """
     acceptance, drafts = config.simulation.acceptance, config.simulation.drafts
+    if config.simulation.draft_model and not drafts:
+        raise ConfigError("[simulation] draft_model drafts nothing with drafts = 0: set drafts, or leave it out")
     if isinstance(acceptance, tuple) and len(acceptance) < drafts:
         raise ConfigError(
             f"[simulation] acceptance has {len(acceptance)} positions, but drafts = {drafts}: give one for each draft"

@@ -7,6 +7,7 @@ from typing import Any
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.drafter import with_drafter
 from hardware.cost.engine_profile import load_engine
 from hardware.cost.model_config import load_shape
 from hardware.cost.model_shape import ModelShape, served_shape
@@ -24,8 +25,8 @@ def simulated_cost(config: ServeConfig) -> CostModel:
     """Cost model of a configuration.
 
     Raises: SpecError if device, model or engine cannot be read, drafts are configured for a model without a draft
-        layer, the device has no prices for the format of weights or KV, or the model or the device does not support
-        the division of the work.
+        layer or draft model, the device has no prices for the format of weights or KV, or the model or the device does
+        not support the division of the work.
     Effects: reads their files.
     """
     simulation = config.simulation
@@ -78,7 +79,8 @@ def simulated_shape(config: ServeConfig, device: DeviceModel | None = None) -> M
     weights = "" if simulation.weights == "auto" else simulation.weights
     kv = None if simulation.kv == "auto" else simulation.kv
     shape = load_shape(config.model.path, weights=weights, kv=kv)
-    return served_shape(shape, device or load_device(simulation.device), asked=bool(weights))
+    served = served_shape(shape, device or load_device(simulation.device), asked=bool(weights))
+    return with_drafter(served, simulation.draft_model)
 
 
 # KV that is accounted, not filled: the real bytes that represent the blocks of a simulated model.

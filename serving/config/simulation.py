@@ -8,9 +8,10 @@ from serving.config.upgrade_rules import AUTOSCALER, ENGINES, GATEWAY, restarts,
 
 Executor = Literal["auto", "native", "torch", "simulated"]
 ExpertBalance = Literal["default", "perfect"]
-SimulatedKv = Literal["auto", "bf16", "int8"]
+SimulatedKv = Literal["auto", "bf16", "int8", "fp8"]
 PrefillLayout = Literal["device", "sp-tp-sp", "data-parallel", "context-parallel"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
+PoolPlane = Literal["ub", "vpc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,10 @@ class SimulationConfig:
     domains: int = key(
         "with expert_dies: groups of attention dies that use the experts in turns", default=3, low=1, high=64
     )
-    trampolines: Literal["ranks", "direct"] = key(
+    trampolines: Literal["ranks", "direct", "peers"] = key(
         "with expert_dies: how attention dies address more expert dies than a domain has dies: `ranks` = as many "
-        "expert dies forward rows to the others and results back (xDeepServe), `direct` = all of them",
+        "expert dies forward rows to the others and results back (xDeepServe), `direct` = all of them, `peers` = one "
+        "expert die each, with the gate, which exchanges rows with the others (afd-plugin's CAM P2P)",
         default="ranks",
     )
     supernodes: int = key(
@@ -98,7 +100,12 @@ class SimulationConfig:
         low=1,
     )
     seed: int = key("seed of all random numbers", default=0, low=0)
-    drafts: int = key("draft tokens (MTP) per decode step; 0 = off", default=1, low=0, high=3)
+    drafts: int = key("draft tokens per decode step, by MTP or `draft_model`; 0 = off", default=1, low=0, high=7)
+    draft_model: str = key(
+        "separate draft model (EAGLE-3 and the like) in place of MTP: `kimi-k2-eagle3`, `qwen3-235b-eagle3`, or a "
+        "folder with its config.json; its layers, LM head and cache are priced; empty = the model's own MTP modules",
+        default="",
+    )
     acceptance: float | tuple[float, ...] = key(
         "share of draft tokens that verification accepts; or a list by position: `[0.85, 0.6]`, where the second is "
         "the share among those whose first was accepted",
@@ -116,8 +123,13 @@ class SimulationConfig:
         "controls; empty = as unequal as when the device was fitted",
         default="",
     )
+    pool_plane: PoolPlane = key(
+        "network plane of loads from the KV-cache pool: `ub` = NPUs read the pool's memory themselves; `vpc` = TCP to "
+        "the memory of the NPU's host, from where it is read: slower",
+        default="ub",
+    )
     pool_gb_per_s: float = key(
-        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = the fitted one in the device's file",
+        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = that of `pool_plane` on the device",
         default=0.0,
         low=0.0,
     )

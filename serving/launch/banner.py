@@ -1,12 +1,11 @@
 """Text for people at the start of a system: addresses, keys, commands to copy."""
 
 import logging
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import ray
 
@@ -16,11 +15,11 @@ from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.launch.deploying import Cluster, endpoint
 from serving.scaling.dashboard.once import issue
-from serving.terminal import own_command, silence
+from serving.terminal import own_command
 
 
 def banner(config: ServeConfig, cluster: Cluster, url: str | None = None, computing: str = "") -> str:
-    """Text printed after the start: addresses, the token, a command to copy.
+    """Text printed after the start: what computes, addresses, the token, logs, commands to copy.
 
     Args:
         url: of a gateway; by default its address on this machine.
@@ -28,15 +27,14 @@ def banner(config: ServeConfig, cluster: Cluster, url: str | None = None, comput
     """
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
-    url, command, where = url or endpoint(config), own_command(), _where(cluster)
-    dashboard = f"{cluster.dashboard_url}{where}"
-    above = (f"  computed by      {computing}\n" if computing else "") + _placeholder_line(config)
+    url = url or endpoint(config)
+    computed = f"  computed by      {computing}\n" if computing else ""
+    page = "" if key else f"  chat page        {url}\n"  # a browser has no API key to send
     return f"""
   endpoint         {url}/v1   (model: {name})
-{above}{_page_line(config, url)}{_pool_line(config)}{_logs_line(cluster)}  Ray dashboard    {dashboard}
-{_pools_page_lines(cluster)}  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
-  scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}{where}
-
+{computed}{_placeholder_line(config)}{_pool_line(config)}{page}{_pools_page_line(cluster)}{_dashboard_lines(cluster)}
+Try, in a second terminal:
+{_commands(config, cluster, url)}
 curl {url}/v1/chat/completions{key} \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{name}", "stream": true, "max_tokens": 120,
@@ -68,30 +66,35 @@ def _pool_line(config: ServeConfig) -> str:
     return f"  KV-cache pool    {servers}, {pool.ub_memory_mib} MiB{disk}{' each' * (pool.replicas > 1)}\n"
 
 
-def _pools_page_lines(cluster: Cluster) -> str:
-    """Lines for the pools' page, with a one-time link if the token belongs to this start."""
+def _pools_page_line(cluster: Cluster) -> str:
+    """Line for the pools' page, with a one-time link if the token belongs to this start."""
     page, token = f"  pools page       {cluster.dashboard_url}/pools", cluster.session.token
-    if token:
-        return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n"
-    return f"{page}{_where(cluster)}\n"
+    return f"{page}{f'#once={issue(token, time.time())}' if token else _where(cluster)}\n"
 
 
-def _logs_line(cluster: Cluster) -> str:
-    """Line about the logs of a start of this machine; those of a deployment are on every host."""
-    return f"  logs             {own_command()} logs -f\n" if cluster.session.token else ""
+def _dashboard_lines(cluster: Cluster) -> str:
+    """Lines for Ray's dashboard; for a start of this machine also its token and logs."""
+    dashboard, token = f"  Ray dashboard    {cluster.dashboard_url}{_where(cluster)}\n", cluster.session.token
+    own = f"  dashboard token  {token}\n  logs             {own_command()} logs -f   (files: {cluster.logs})\n"
+    return dashboard + own * bool(token)
+
+
+def _commands(config: ServeConfig, cluster: Cluster, url: str) -> str:
+    """Three commands to copy. Those of the same user find the addresses of a start of this machine."""
+    command, own = own_command(), bool(cluster.session.token)
+    key = " --api-key $API_KEY" if config.api_keys_required else ""
+    gateway = key if own else f" --url {url}{key}"
+    dashboard = "" if own else f" --dashboard {cluster.dashboard_url}{cluster.token_flag}{_where(cluster)}"
+    return f"""\
+  {command} chat{gateway} "Tell me a story about a little dog and a ball."
+  {command} status{gateway}
+  {command} scale {one_more(config)}{dashboard}
+"""
 
 
 def _where(cluster: Cluster) -> str:
     """Comment after a dashboard address that only another host reaches; a comment, since commands are copied."""
     return f"  # on {cluster.dashboard_place} only" if cluster.dashboard_place else ""
-
-
-def _page_line(config: ServeConfig, url: str) -> str:
-    """Line about chatting; a browser has no API key to send."""
-    command = f"{own_command()} chat --url {url}"
-    if config.api_keys_required:
-        return f"  chat             {command} --api-key $API_KEY\n"
-    return f"  chat             {url} in a browser, or {command}\n"
 
 
 def _placeholder_line(config: ServeConfig) -> str:
@@ -104,20 +107,6 @@ def _placeholder_line(config: ServeConfig) -> str:
     text = "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
     text += f"  steps of         {engine_text_of(cost)}\n"
     return f"{text}  accuracy         {expected(cost)}\n"
-
-
-def say(text: str) -> None:
-    """Print a progress line."""
-    print_text(f"cloudmatrix: {text}")
-
-
-def print_text(text: str, stream: TextIO | None = None) -> None:
-    """Print to a stream, by default standard output. A closed pipe or terminal is ignored."""
-    stream = stream or sys.stdout
-    try:
-        print(text, file=stream, flush=True)
-    except OSError:
-        silence(stream)
 
 
 # Names and speeds of the compute devices of a system's instances, for the text printed at a start.

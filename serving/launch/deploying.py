@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from serving.kvpool.live.pool_control import control_settings, start_pool_contro
 from serving.launch.app import APP_NAME, build
 from serving.launch.deployment_lease import LEASE_S, DeploymentLease
 from serving.launch.patience import StartWait, load_and_cores, load_here, slowness
+from serving.launch.phases import DeployPhases
 from serving.launch.rollout import Rollout, configuration_digest
 from serving.scaling.live.scaling_board import note_deployment, start_board
 from serving.values.system_tally import DeploymentNotice
@@ -79,18 +81,31 @@ class Cluster(Protocol):
         """Base URLs of gateways that report ready."""
 
 
+def running_deployments() -> list[str]:
+    """Deployments with replicas, all of which run. Raises: Ray's errors."""
+    application = serve.status().applications.get(APP_NAME)
+    there = application.deployments.items() if application else ()
+    return [name for name, deployment in there if set(replica_counts(deployment.replica_states)) == {"running"}]
+
+
 def deploy_and_wait(
-    config: ServeConfig, cluster: Cluster, say: Callable[[str], None], prepare: Callable[[], object] = lambda: None
+    config: ServeConfig,
+    cluster: Cluster,
+    say: Callable[[str], None],
+    prepare: Callable[[], object] = lambda: None,
+    phases: DeployPhases | None = None,
 ) -> str:
     """Deploy, and wait until a gateway can serve.
 
     Args:
         say, prepare: see `deploy`.
+        phases: in which a first deployment is reported; otherwise one line says what is deployed.
     Returns: base URL of a gateway.
     Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
-    with _telling_what_is_missing(say, cluster.session.folder):
-        deploy(config, cluster, say, prepare)
+    following = phases.followed(running_deployments) if phases else nullcontext()
+    with _telling_what_is_missing(say, cluster.session.folder), following:
+        deploy(config, cluster, say, prepare, tells=phases is None)
     return wait_ready(config, cluster, READY_DEADLINE_S * slowness(*load_and_cores()), say)
 
 
@@ -154,13 +169,19 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def deploy(
-    config: ServeConfig, cluster: Cluster, say: Callable[[str], None], prepare: Callable[[], object] = lambda: None
+    config: ServeConfig,
+    cluster: Cluster,
+    say: Callable[[str], None],
+    prepare: Callable[[], object] = lambda: None,
+    *,
+    tells: bool = True,
 ) -> None:
     """Deploy the application on a running cluster and wait until its replicas run; a running application is upgraded.
 
     Args:
         say: receives progress lines.
         prepare: called once no other deployment is in progress, before this one starts.
+        tells: whether a first deployment is a line, too.
     Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
     with_proxy = config.gateway.server == "serve"
@@ -175,7 +196,8 @@ def deploy(
         with _turn(config, say) as turn, turn.until_over():
             rollout = Rollout(sealed(config), APP_NAME, GcsStore())
             plan = rollout.plan()
-            for line in [f"deploying {', '.join(rollout.names)} ..."] if plan is None else plan.lines():
+            first = [f"deploying {', '.join(rollout.names)} ..."] * tells
+            for line in first if plan is None else plan.lines():
                 say(line)
             prepare()
             parts = _parts(config, cluster.session, cluster.dashboard_url)
@@ -183,7 +205,8 @@ def deploy(
                 app = build(sealed(config), **parts, orders=orders)
                 serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
     except RuntimeError as error:
-        raise StartError(f"{_cause(str(error))} (logs: {cluster.logs}/serve)") from error
+        cause, name = _cause(str(error))
+        raise StartError(f"{cause} ({_log_of(Path(cluster.logs) / 'serve', name)})") from error
     finally:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
 
@@ -295,15 +318,25 @@ def _parts(config: ServeConfig, session: SystemSession, dashboard_url: str) -> d
     }
 
 
-def _cause(failure: str) -> str:
-    """The line of a failed deployment that explains it: the exception that a replica's constructor raised."""
+def _cause(failure: str) -> tuple[str, str]:
+    """The line of a failed deployment that explains it, which is the exception that a replica's constructor raised, and
+    the deployment's name; empty = unknown.
+    """
     application = serve.status().applications.get(APP_NAME)
-    messages = [deployment.message for deployment in application.deployments.values()] if application else []
-    for message in messages:
+    there = application.deployments.items() if application else ()
+    messages = {name: deployment.message for name, deployment in there if deployment.message}
+    for name, message in messages.items():
         raised = [line.strip() for line in message.splitlines() if _RAISED.match(line.strip())]
         if raised:
-            return raised[-1].partition(": ")[2]
-    return next((message for message in messages if message), failure).splitlines()[0]
+            return raised[-1].partition(": ")[2], name
+    name, message = next(iter(messages.items()), ("", failure))
+    return message.splitlines()[0], name
+
+
+def _log_of(folder: Path, name: str) -> str:
+    """Text about the log of a deployment's latest replica, or about all logs if it has none on this machine."""
+    logs = sorted(folder.glob(f"replica_{APP_NAME}_{name}_*.log"), key=lambda path: path.stat().st_mtime)
+    return f"log: {logs[-1]}" if name and logs else f"logs: {folder}"
 
 
 def wait_ready(

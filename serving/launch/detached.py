@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from loadgen.exit_codes import ExitCode
 from loadgen.server_address import temporary_folder
+from serving.terminal import own_command
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 OUTPUT = "cloudmatrix-serve-"
@@ -67,7 +68,7 @@ def start_detached() -> int:
         )
         code = _follow(child, ready, shown)
     if code is None:
-        print(f"In the background, as process {child.pid}; `cloudmatrix stop` ends it; its output: {name}")
+        print(f"In the background, as process {child.pid}; `{own_command()} stop` ends it; its output: {name}")
         return 0
     Path(name).unlink()  # all of it was printed
     return code

@@ -20,7 +20,6 @@ from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS, TLS, differ
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.config.cluster import PortRange
 from serving.errors import ConfigError
-from serving.launch.banner import print_text, say
 from serving.launch.deploying import StartError
 from serving.launch.existing import REACH_S, ExistingCluster
 from serving.launch.hosts import ANSWER_S, Host, reason_of
@@ -28,7 +27,7 @@ from serving.launch.ray_parts import leave_ray
 from serving.model.parcel import weights_digest
 from serving.regular_file import read_regular
 from serving.sockets.acceptor import listen
-from serving.terminal import table_console
+from serving.terminal import print_text, say, table_console
 from serving.version import VERSION
 
 # Facts about one host that determine whether the system can run on it, and messages about problems. Pure except for

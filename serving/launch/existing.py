@@ -30,13 +30,13 @@ from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, in_words
 from serving.launch.app import APP_NAME
-from serving.launch.banner import banner, computing_here, print_text, say
+from serving.launch.banner import banner, computing_here
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.deployment_lease import DeploymentLease
 from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes, publish_if_needed
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
-from serving.terminal import own_command
+from serving.terminal import own_command, print_text, say
 
 logger = logging.getLogger(__name__)
 

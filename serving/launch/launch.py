@@ -8,7 +8,6 @@ import logging
 import queue
 import signal
 import sys
-import time
 
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
@@ -20,48 +19,59 @@ from serving.cluster.shutdown import ANNOUNCE_S, announce_shutdown, close_logs
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
-from serving.launch.banner import banner, computing_here, print_text, say
+from serving.launch.banner import banner, computing_here
 from serving.launch.deploying import StartError, deploy_and_wait, endpoint
 from serving.launch.detached import notify_ready, taken_address
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.patience import load_here
-from serving.launch.ray_parts import too_slow
+from serving.launch.phases import DeployPhases, LaunchPhases, ray_messages_in
+from serving.launch.ray_parts import exited_part, too_slow
 from serving.launch.worker_seed import WorkerSeed
-from serving.terminal import ending_signals
+from serving.terminal import ending_signals, print_text, say
 
 logger = logging.getLogger(__name__)
 
 TEND_PERIOD_S = 0.25
 RETRY_PAUSE_S = 5.0
+RAY_MESSAGES = "launcher.log"
+"""File for what Ray writes to this process's standard error during a start, next to its other logs."""
 
 
-def serve_forever(config: ServeConfig, session: SystemSession, seed: WorkerSeed | None = None) -> int:
+def serve_forever(
+    config: ServeConfig, session: SystemSession, seed: WorkerSeed | None = None, phases: LaunchPhases | None = None
+) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP, then let requests finish. Call `preflight` first. Returns: the exit code.
 
     Args:
         seed: forks Ray's workers; started by the same thread, and stopped here. By default Ray starts them.
+        phases: of this start, in the first one.
     Effects: all started processes are stopped in all cases. Logs are kept unless the stop was requested.
     """
     asked_by = taken_address()
     interrupt = Interrupt()
     cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked, seed)
     keep_logs = True
+    phases = phases or LaunchPhases()
     try:
-        code = _serve(config, cluster, interrupt, asked_by)
+        code = _serve(config, cluster, interrupt, asked_by, phases)
         keep_logs = code != 0
         if code and (why := full_disk(session.folder)) is not None:
             print_text(f"cloudmatrix: {why}", sys.stderr)
     finally:
+        phases.close()
         cluster.stop(keep_logs=keep_logs)
     return code
 
 
-def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt", asked_by: str | None) -> int:
+def _serve(
+    config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt", asked_by: str | None, phases: LaunchPhases
+) -> int:
     """Returns: the exit code. Effects: tells `asked_by` once it serves; the signals are ignored during shutdown."""
     try:
         interrupt.install()
-        computing = _start(config, cluster, interrupt)
-        print_text(f"{banner(config, cluster, computing=computing)}\nCtrl-C ends everything.\n")
+        computing = _start(config, cluster, interrupt, phases)
+        ending = "" if asked_by else "\nCtrl-C ends everything.\n"
+        print_text(banner(config, cluster, computing=computing) + ending)
         notify_ready(asked_by)
         lost = _tend(cluster, interrupt)
         if lost is not None:
@@ -71,9 +81,10 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt", a
         if config.engine.decision_log:
             close_logs(lambda seconds: _close_logs(cluster, [GATEWAY, *config.pools], seconds), say)
     except KeyboardInterrupt:
+        phases.close()
         say("stopping ...")
     except StartError as error:
-        print_text(f"cloudmatrix: {error}", sys.stderr)
+        print_text(f"cloudmatrix: {phases.failure()}: {error}", sys.stderr)
         return ExitCode.USAGE
     finally:
         interrupt.raise_no_more()
@@ -175,20 +186,21 @@ def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
     return None
 
 
-def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> str:
+def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt, phases: LaunchPhases) -> str:
     """Start Ray, deploy, and wait until a gateway can serve. Returns: name of the compute device, for people."""
-    begun = time.monotonic()
-    nodes = len(config.cluster.nodes)
-    say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
-    _start_ray(cluster, interrupt)
-    cluster.session.note_addresses(cluster.dashboard_url, endpoint(config), config.model.path)
-    interrupt.install()
-    interrupt.raise_now()
-    deploy_and_wait(config, cluster, say)
-    cluster.wait_for_dashboard()
-    computing = computing_here()
-    cluster.let_go()
-    say(f"ready after {time.monotonic() - begun:.1f} s")
+    phases.next("Ray")
+    with ray_messages_in(cluster.session.ray_folder / RAY_MESSAGES):
+        _start_ray(cluster, interrupt)
+        cluster.session.note_addresses(cluster.dashboard_url, endpoint(config), config.model.path)
+        interrupt.install()
+        interrupt.raise_now()
+        nodes = len(config.cluster.nodes)
+        deploying = DeployPhases(config, phases, f"{nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs")
+        deploy_and_wait(config, cluster, say, phases=deploying)
+        cluster.wait_for_dashboard()
+        computing = computing_here()
+        cluster.let_go()
+    phases.end()
     return computing
 
 
@@ -210,5 +222,7 @@ def _start_ray(cluster: LocalCluster, interrupt: Interrupt) -> None:
             if interrupt.asked():
                 cluster.abandon()
                 raise Interrupted from None
+            if part := exited_part():
+                raise StartError(f"its {part} exited (log: {cluster.logs}/{part}.out)") from error
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise StartError(f"Ray did not start: {reason} (logs: {cluster.logs})") from error
+            raise StartError(f"{reason} (logs: {cluster.logs})") from error

@@ -25,7 +25,6 @@ from serving.config.checks import check_gcs_storage
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
-from serving.launch.banner import say
 from serving.launch.deploying import StartError, endpoint, is_ready
 from serving.launch.machine import any_free_port
 from serving.launch.patience import StartWait
@@ -43,6 +42,7 @@ from serving.launch.ray_parts import (
 from serving.launch.reaper import Reaper, remove
 from serving.launch.system_files import system_file_prefixes
 from serving.launch.worker_seed import WorkerSeed
+from serving.terminal import say
 
 logger = logging.getLogger(__name__)
 

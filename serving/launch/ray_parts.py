@@ -36,6 +36,8 @@ class _Started:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.fresh: list[tuple[str, subprocess.Popen[bytes]]] = []
         """Processes of `_NEEDED` started since the last wait; if one has exited, waiting is pointless."""
+        self.exited = ""
+        """The one that has exited instead of starting."""
 
     def add(self, process: subprocess.Popen[bytes], program: str = "") -> None:
         self.processes = [known for known in self.processes if known.poll() is None]
@@ -47,6 +49,7 @@ class _Started:
         """Description of a part that exited instead of starting; empty = none."""
         for program, process in self.fresh:
             if process.poll() is not None:
+                self.exited = program
                 return f"Ray's {program} exited with code {process.returncode}"
         return ""
 
@@ -60,6 +63,12 @@ def end_started() -> None:
         process.kill()  # no effect on an exited process
     for process in _started.processes:
         process.wait()
+    _started.exited = ""
+
+
+def exited_part() -> str:
+    """Ray's process that exited instead of starting, by Ray's name; empty = none. Ray's own error does not name it."""
+    return _started.exited
 
 
 def leave_ray() -> None:

@@ -104,7 +104,7 @@ class ReadEvents(PoolOperation[list[dict[str, Any]]], frozen=True):
 
 
 class ReadHistory(PoolOperation[list[dict[str, Any]]], frozen=True):
-    """Samples of the last quarter of an hour, oldest first.
+    """Samples of the last hour, oldest first.
 
     Args:
         after: only later samples [s since 1970].

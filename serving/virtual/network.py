@@ -1,8 +1,8 @@
 """The network planes of one supernode in virtual time: transfers over shared links.
 
-Handoffs cross two die links of the RDMA plane. Cached blocks cross UB through one port per instance with the bandwidth
-of its NPUs together; the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled. Expert traffic
-is part of the step times; its bytes are counted, but it uses no bandwidth of these links.
+Handoffs cross two die links of the RDMA plane. Cached blocks cross UB, or VPC, through one port per instance with the
+bandwidth of its NPUs together; the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled.
+Expert traffic is part of the step times; its bytes are counted, but it uses no bandwidth of these links.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,21 @@ class Network:
 
     Args:
         pool_bytes_per_s: rate at which one NPU loads from the KV-cache pool.
+        pool_plane: that the pool's blocks cross. pool_latency_s: added to each of their transfers [s].
     """
 
-    def __init__(self, queue: EventQueue, topology: Topology, pool_bytes_per_s: float) -> None:
+    def __init__(
+        self,
+        queue: EventQueue,
+        topology: Topology,
+        pool_bytes_per_s: float,
+        pool_plane: Plane = Plane.UB,
+        pool_latency_s: float = 0.0,
+    ) -> None:
         self._queue = queue
+        self._pool_latency_s = pool_latency_s
         self._pool_rate = pool_bytes_per_s
-        ports = [Link(_port(npu, way), Plane.UB, pool_bytes_per_s) for npu in topology.npu_ids() for way in Direction]
+        ports = [Link(_port(npu, way), pool_plane, pool_bytes_per_s) for npu in topology.npu_ids() for way in Direction]
         self.fabric = Fabric((*rdma_links(topology, topology.die_ids()), *ports))
         self._dies: dict[ReplicaId, tuple[DieId, ...]] = {}
         self._ports: dict[ReplicaId, dict[Direction, Route]] = {}
@@ -49,6 +58,11 @@ class Network:
     def ub_bytes(self) -> int:
         """Bytes moved over UB between instances and the KV-cache pool."""
         return int(self.fabric.bytes_moved(Plane.UB))
+
+    @property
+    def vpc_bytes(self) -> int:
+        """Bytes moved over VPC between instances and the KV-cache pool."""
+        return int(self.fabric.bytes_moved(Plane.VPC))
 
     @property
     def rdma_bytes(self) -> int:
@@ -147,7 +161,7 @@ class Network:
         if ports is None or not nbytes:
             self._queue.at(self._queue.now + latency_s, done, argument)
         else:
-            self._begin(ports[way], nbytes, latency_s, done, argument)
+            self._begin(ports[way], nbytes, latency_s + self._pool_latency_s, done, argument)
 
     def _begin(self, path: Route, nbytes: int, latency_s: float, done: Done, argument: Any) -> None:  # noqa: ANN401
         self._serial += 1

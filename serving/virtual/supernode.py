@@ -9,7 +9,9 @@ from msgspec.structs import replace as replace_struct
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.parallelism import Parallelism
+from hardware.cost.transfers import pool_rate
 from hardware.spec.catalog import CLOUDMATRIX384
+from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId, Topology
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
@@ -60,8 +62,10 @@ class Supernode:
         self.block_bytes = self.token_bytes * config.engine.block_tokens
         topology = Topology(CLOUDMATRIX384)
         self.placement = NpuPlacement(topology, config.cluster.npus)
-        fitted = cost.device.calibration.pool_load_bytes_per_s
-        self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or fitted)
+        plane = config.simulation.pool_plane
+        rate = config.simulation.pool_gb_per_s * 1e9 or pool_rate(cost.device, plane)
+        latency_s = cost.device.links.vpc_latency_s if plane == "vpc" else 0.0
+        self.network = Network(self.queue, topology, rate, Plane(plane), latency_s)
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
         self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
         self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)

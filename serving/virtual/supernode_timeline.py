@@ -7,6 +7,8 @@ from serving.virtual.supernode import Supernode
 
 _UB = CLOUDMATRIX384.node.npu.ub_bytes_per_s
 _RDMA = CLOUDMATRIX384.node.npu.rdma_bytes_per_s
+_VPC = CLOUDMATRIX384.node.vpc_bytes_per_s / CLOUDMATRIX384.node.npus
+"""Of each NPU [B/s]."""
 
 
 class Timeline:
@@ -18,7 +20,7 @@ class Timeline:
         """NPU time of instances that served or started [s], integrated over the points."""
         self._node = node
         self.step_s = step_s
-        self._before = (0, 0)
+        self._before = (0, 0, 0)
 
     def start(self) -> None:
         """Sample now, and then at regular intervals while the supernode is busy."""
@@ -41,7 +43,8 @@ class Timeline:
         growing = node.changing_npus if node.parts is None else node.parts.growing_npus
         leaving = 0 if node.parts is None else node.parts.leaving_npus
         busy = sum(serving.values())
-        ub, rdma = node.network.ub_bytes + node.expert_bytes, node.network.rdma_bytes
+        network = node.network
+        ub, rdma, vpc = network.ub_bytes + node.expert_bytes, network.rdma_bytes, network.vpc_bytes
         used = {one.name: one.kv_used() for one in node.everyone}
         for instance in node.everyone:
             meter = instance.meter
@@ -70,16 +73,16 @@ class Timeline:
                 idle_npus=max(0, node.placement.idle - starting),
                 ub_bytes=ub,
                 rdma_bytes=rdma,
-                vpc_bytes=0,
+                vpc_bytes=vpc,
                 ub_share=(ub - self._before[0]) / (_UB * span),
                 rdma_share=(rdma - self._before[1]) / (_RDMA * span),
-                vpc_share=0.0,
+                vpc_share=(vpc - self._before[2]) / (_VPC * span),
                 step_s=max((one.step_s for one in decodes), default=0.0),
                 draining_npus=sum(one.npus for one in node.everyone if one.draining) + leaving,
                 memory_servers=len(node.pool.active()) if node.pool is not None else 0,
             )
         )
-        self._before = ub, rdma
+        self._before = ub, rdma, vpc
         self.npu_seconds += (busy + starting + growing) * passed_s
 
 

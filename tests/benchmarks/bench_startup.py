@@ -58,9 +58,11 @@ IDLE_S = 60.0
 
 
 PHASES = {
-    "checks and imports": "starting Ray",
-    "Ray": "deploying",
-    "pools and gateway": "ready after",
+    "checks and imports": "cloudmatrix: checks",
+    "Ray": "cloudmatrix: Ray",
+    "KV-cache pool": "cloudmatrix: KV-cache pool",
+    "weights": "cloudmatrix: weights",
+    "gateway": "ready after",
 }
 """Phases of a start, each with the line that the program prints at its end."""
 

@@ -23,7 +23,7 @@ def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]
     )  # fmt: skip
     found = answer(capsys, "--dies", "16", "--attention-tp", "2")
     assert found["kv_tokens_per_group"] > answer(capsys, "--dies", "16")["kv_tokens_per_die"]
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     largest = [answer(capsys, "--tpot", "40ms", "--dies", "16", "--attention-tp", tp)["batch_per_npu"] for tp in "12"]
     assert largest[0] < largest[1], "a die that holds fewer weights holds more sequences"
 
@@ -52,7 +52,7 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
             ("--prefill-attention", "data-parallel", "--prompt", "16384"),
         )
     )
-    assert own == named < other, "one prompt for each die, and nothing to exchange"
+    assert own == named > other > 0.9 * own, "nothing to exchange, but keys and values of all heads"
     assert fewer < 0.5 * other, "eight prompts for 32 dies"
     text = printed(capsys, "--prefill", "65536", "--dies", "16", "--attention-tp", "4", "--explain")
     assert "not checked: no row has attention TP 4" in text
@@ -114,12 +114,12 @@ def test_the_published_deployment(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["stages"]["bound"] == "attention"
     assert found["stages"]["send_s"] == pytest.approx(172e-6, rel=0.03), "published; predicted from dispatch"
     assert found["expert_die"]["weights"] > 5e9
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     shown(
         capsys, (*PUBLISHED, "--explain"), "decode on 480 dies of attention in 3 domains + 288 of experts",
         "one deployment only, xDeepServe's 480 + 288 dies", "attention sets the pace",
         "96 sequences per attention die", "tokens per attention die", "send to experts",
-        "hidden: every 606 us, 3 domains x the longest of: A2E 177 us, experts 122 us, E2A 202 us", "scheduling",
+        "hidden: every 605 us, 3 domains x the longest of: A2E 177 us, experts 122 us, E2A 202 us", "scheduling",
         "MTP layer", "last return",
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def test_few_expert_dies_keep_attention_waiting(capsys: pytest.CaptureFixture[st
 
 def test_the_largest_batch_apart(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "--tpot", "62ms", "--dies", "768", "--expert-dies", "288", "--context", "3072")
-    assert found["batch_per_npu"] == 127, "xDeepServe has 120 at its TPOT of 62 ms"
+    assert found["batch_per_npu"] == 123, "xDeepServe has 120 at its TPOT of 62 ms"
     text = printed(capsys, "--tpot", "62ms", "--dies", "768", "--expert-dies", "288", "--context", "3072", "--explain")
     assert "limited by latency" in text
     assert "scheduling" in text
@@ -152,7 +152,7 @@ def test_a_mixed_step_is_held_against_both_apart(capsys: pytest.CaptureFixture[s
     assert found["prefill_step_s"] == prefill["step"]["total_s"]
     assert 0 < found["saved_s"] < found["decode_step_s"]
     assert found["step_s"] + found["saved_s"] == pytest.approx(found["decode_step_s"] + found["prefill_step_s"])
-    assert found["expected_error"] is None
+    assert found["expected_error"] > 0.05
     cost(*STEP)
     text = capsys.readouterr().out
     for words in (

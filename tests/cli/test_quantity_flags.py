@@ -42,10 +42,10 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    address api-key cache-bust columns config dashboard dataset-path device endpoint engine extra-body faults fit
-    flood-api-key group header host judge label message metadata metrics-url model modes name namespace only out part
-    percentile-metrics pids pool prices rank reference request result-filename set source system target token tokenizer
-    trace url weights
+    address api-key cache-bust columns config dashboard dataset-path device draft-model endpoint engine extra-body
+    faults fit flood-api-key group header host judge label message metadata metrics-url model modes name namespace only
+    out part percentile-metrics pids pool prices rank reference request result-filename set source system target token
+    tokenizer trace url weights
     """.split()
 )
 """Names, addresses, files."""

@@ -28,13 +28,13 @@ async def grow_and_shrink_by_hand(server: Server, browser: Chromium) -> None:
         assert printed.startswith(f"{url}/pools#once=")
         await page.send("Page.navigate", url=f"{url}/pools#once={issue(token, time.time())}")  # that one may be too old
         await page.wait("document.querySelectorAll('.pool').length === 3", PATIENCE_S)
-        assert "1 running" in await page.run(DECODE)
+        assert "1 serving" in await page.run(DECODE)
         await page.click("[aria-label='One replica of decode more']")
-        await page.wait(f"{DECODE}.includes('2 running')", PATIENCE_S)
+        await page.wait(f"{DECODE}.includes('2 serving')", PATIENCE_S)
         await ask_for(page, 9)
         await page.wait(f"{DECODE}.includes('Refused: 9 replicas of decode do not fit, 3 would')", PATIENCE_S)
         await ask_for(page, 1)
-        await page.wait(f"{DECODE}.includes('1 running') && !{DECODE}.includes('draining')", PATIENCE_S)
+        await page.wait(f"{DECODE}.includes('1 serving') && !{DECODE}.includes('draining')", PATIENCE_S)
         decisions = await page.run("document.querySelector('#decisions').innerText")
         assert "1 → 2" in decisions
         assert "2 → 1" in decisions

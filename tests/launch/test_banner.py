@@ -62,7 +62,11 @@ def test_the_endpoint_is_an_address_that_others_understand(host: str, url: str) 
 
 def test_placeholder_tokens_are_announced() -> None:
     cluster: Any = SimpleNamespace(
-        dashboard_url="http://127.0.0.1:8265", token_flag="", dashboard_place="", session=SimpleNamespace(token="abc")
+        dashboard_url="http://127.0.0.1:8265",
+        token_flag="",
+        dashboard_place="",
+        logs="/logs",
+        session=SimpleNamespace(token="abc"),
     )
     config = ServeConfig(ModelConfig(Path("somewhere")))
     assert "placeholders" not in banner(config, cluster)
@@ -84,7 +88,7 @@ def test_placeholder_tokens_are_announced() -> None:
 def test_an_address_that_only_the_head_reaches_is_not_given_as_this_hosts() -> None:
     url = "http://127.0.0.1:8265"
     cluster: Any = SimpleNamespace(
-        dashboard_url=url, token_flag="", session=SimpleNamespace(token=""), dashboard_place="head (10.77.0.1)"
+        dashboard_url=url, token_flag="", logs="", session=SimpleNamespace(token=""), dashboard_place="head (10.77.0.1)"
     )
     lines = [line for line in banner(ServeConfig(ModelConfig(Path("somewhere"))), cluster).splitlines() if url in line]
     assert len(lines) == 3

@@ -13,7 +13,11 @@ TOKEN = "0123456789abcdef"
 
 def test_the_printed_address_is_good_once() -> None:
     cluster: Any = SimpleNamespace(
-        dashboard_url="http://127.0.0.1:8265", token_flag="", dashboard_place="", session=SimpleNamespace(token=TOKEN)
+        dashboard_url="http://127.0.0.1:8265",
+        token_flag="",
+        dashboard_place="",
+        logs="/logs",
+        session=SimpleNamespace(token=TOKEN),
     )
     (line,) = [line for line in banner(config(), cluster).splitlines() if "pools page" in line]
     address, once = line.split()[-1].split("#once=")

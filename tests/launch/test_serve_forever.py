@@ -89,7 +89,7 @@ def test_an_error_that_nobody_thought_of(cluster: FakeCluster) -> None:
 def test_impatience_with_a_start_that_failed(cluster: FakeCluster) -> None:
     """Ctrl-C during the cleanup only ends the wait."""
 
-    def start(_config: object, _cluster: object, interrupt: Interrupt) -> None:
+    def start(_config: object, _cluster: object, interrupt: Interrupt, _phases: object) -> None:
         interrupt.raise_now()
         raise StartError("no luck")
 

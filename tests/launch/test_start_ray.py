@@ -59,9 +59,20 @@ def test_once_again_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_but_not_twice() -> None:
     cluster = FakeCluster(SLOW, TimeoutError("no answer from the GCS"))
-    with pytest.raises(StartError, match=r"Ray did not start: no answer from the GCS \(logs: "):
+    with pytest.raises(StartError, match=r"^no answer from the GCS \(logs: "):
         start(cluster)
     assert cluster.calls == ["start", "abandon", "start"]
+
+
+def test_the_part_that_exited_is_named_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = ray_parts._Started()
+    monkeypatch.setattr(ray_parts, "_started", started)
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as raylet:
+        raylet.wait()
+        started.add(raylet, "raylet")
+    assert started.ended() == "Ray's raylet exited with code 3"
+    with pytest.raises(StartError, match=r"^its raylet exited \(log: nowhere/raylet\.out\)$"):
+        start(FakeCluster(SLOW, SLOW))
 
 
 def test_what_does_not_change_is_told_at_once() -> None:

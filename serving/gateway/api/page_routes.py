@@ -27,7 +27,7 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
     """
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(start_facts, url))
-    requests = lru_cache(1)(requests_page)
+    requests = lru_cache(1)(lambda: requests_page(start_facts.pools_page))
     api = lru_cache(_KEPT)(lambda url: api_page(describe(), url))
 
     @router.get("/")

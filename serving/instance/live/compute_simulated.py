@@ -7,6 +7,7 @@ measures simulated time divided by the time scale.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hardware.clock import ScaledClock
@@ -118,7 +119,10 @@ class SimulatedCompute:
     def cache(self, pool: PoolContextCache) -> InstanceCache:
         """Loads in predicted time."""
         rate = self._simulation.pool_gb_per_s or None
-        return TimedCache(pool, self._cost, self._accounted, len(self.npus.npus), rate, self._pace)
+        seconds = partial(
+            self._cost.pool_load_s, npus=len(self.npus.npus), gb_per_s=rate, plane=self._simulation.pool_plane
+        )
+        return TimedCache(pool, seconds, self._accounted, self._pace)
 
     def record_step(self, tokens: int, elapsed_s: float) -> None:
         """Count a step by its real time and the simulated time."""

@@ -143,18 +143,13 @@ class TimedCache:
     """A `ContextCache` whose fetches take predicted time, one after the other over the instance's links to the pool.
 
     Args:
-        npus: number of the instance's NPUs, all of which load.
-        gb_per_s: effective rate of one NPU; None = that of the device file.
+        load_s: simulated time in which the instance loads so many bytes [s].
     """
 
-    def __init__(
-        self, inner: PoolContextCache, cost: CostModel, kv: AccountedKv, npus: int, gb_per_s: float | None, pace: Pace
-    ) -> None:
+    def __init__(self, inner: PoolContextCache, load_s: Callable[[float], float], kv: AccountedKv, pace: Pace) -> None:
         self._inner = inner
-        self._cost = cost
+        self._load_s = load_s
         self._kv = kv
-        self._npus = npus
-        self._gb_per_s = gb_per_s
         self._pace = pace
         self._lock = threading.Lock()
         self._free_at = 0.0
@@ -171,7 +166,7 @@ class TimedCache:
         if not report.blocks:
             return report
         nbytes = report.blocks * self._kv.block_bytes
-        seconds = self._cost.pool_load_s(nbytes, self._npus, self._gb_per_s)
+        seconds = self._load_s(nbytes)
         with self._lock:
             begin = max(since, self._free_at)
             self._free_at = begin + self._pace.real_seconds(seconds)

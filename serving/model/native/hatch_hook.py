@@ -2,8 +2,8 @@
 
 A wheel includes the library and the compiled modules of the simulator. An editable install, which uses the sources in
 place, fills the user's cache with the library only: its sources change, and `cloudmatrix compile` takes a minute.
-Without a compiler a wheel is pure Python: the library is built on first use, or torch computes, and the simulator runs
-its sources.
+Without a C++ compiler a wheel is pure Python: the library is built on first use, or torch computes, and the simulator
+runs its sources.
 """
 
 import importlib.util
@@ -44,9 +44,10 @@ class NativeLibraryHook(BuildHookInterface):
             if version == "editable":
                 builder.cached_library(self.app.display_info)
                 return
+            compiler = builder.find_compiler()  # without one mypyc would check types for a minute, and then fail, too
             self._scratch = tempfile.TemporaryDirectory(prefix="cloudmatrix-infer-")
             library = Path(self._scratch.name) / builder.packaged_library().name
-            builder.build(library, builder.find_compiler(), builder.library_sources())
+            builder.build(library, compiler, builder.library_sources())
             self._include(build_data, library, "serving/model/native")
         except Exception as error:  # any error: the package works without the library
             self.app.display_warning(f"the native step is not built now, but on first use: {error}")

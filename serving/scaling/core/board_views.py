@@ -150,6 +150,8 @@ class BoardViews:
             "slo": seen.gateways.last_minute(config.slo, now),
             **hardware(config, snapshot, now),
             "gateway": {
+                "host": config.gateway.host,
+                "port": config.gateway.port,
                 "running": seen.gateways.running(now),
                 "queued": traffic.queued,
                 "queued_tokens": traffic.queued_tokens,

@@ -1,4 +1,4 @@
-"""Samples of the last 15 minutes in a bounded ring, so that a newly loaded page has its curves."""
+"""Samples of the last hour in a bounded ring, so that a newly loaded page has its curves."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase,
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import Traffic
 
-HISTORY_S = 900.0
+HISTORY_S = 3600.0
 SAMPLE_PERIOD_S = 5.0
 ADOPTING_POOL = "decode"
 """Instances of this pool receive computed prompts, so their prefix hits are not cache hits."""

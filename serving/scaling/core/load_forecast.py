@@ -1,8 +1,9 @@
 """Forecast of a rate from event counts: level, trend, and the standard error of both.
 
-Holt's method with time constants instead of gains, so that polls may be unevenly spaced. Counts of independent events
-scatter more over shorter intervals; the variance is kept per second of counting, so that the standard deviation of a
-rate over any interval follows from it.
+Holt's method with time constants instead of gains, so that polls may be unevenly spaced; a regression over the last
+minute replaces it while traffic changes too fast for it. Counts of independent events scatter more over shorter
+intervals; the variance is kept per second of counting, so that the standard deviation of a rate over any interval
+follows from it.
 """
 
 import math
@@ -25,6 +26,75 @@ BIN_S = 2.0
 """Counts are accumulated for at least this long: shorter ones are mostly zero."""
 
 
+SLOPES_S = (45.0, 30.0)
+"""Time constants of the regressions, which see a rate double within minutes. Shorter ones take chance for a slope."""
+SLOPE_SIGMAS = 2.0
+"""Standard deviations up to which a slope counts as chance; beyond, a steeper one counts more."""
+
+
+@dataclass(slots=True)
+class RecentSlope:
+    """Regression of a rate on time, in which earlier values count exponentially less.
+
+    Args:
+        constant_s: time constant.
+    """
+
+    constant_s: float
+    now: float = 0.0
+    """Current rate."""
+    slope: float = 0.0
+    """Per second."""
+    sure: float = 0.0
+    """0 if the slope may be chance, towards 1 the more it exceeds that."""
+    _elapsed_s: float = 0.0
+    _sums: tuple[float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0)
+    """Sums of weight, weight x age, weight x age squared; weight x rate, weight x age x rate."""
+    _squares: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The first three with squared weights, each per second of counting: the variance follows from them."""
+
+    def add(self, rate: float, seconds: float, spread: float) -> None:
+        """Add the rate counted over the last `seconds`.
+
+        Args:
+            spread: variance of the rate counted over one second.
+        """
+        keep = math.exp(-seconds / self.constant_s)
+        one, age, age2, value, product = self._sums
+        older = age + seconds * one, age2 + 2 * seconds * age + seconds**2 * one
+        self._sums = (
+            keep * one + seconds, keep * older[0], keep * older[1],
+            keep * value + seconds * rate, keep * (product + seconds * value),
+        )  # fmt: skip
+        one, age, age2 = self._squares
+        older = age + seconds * one, age2 + 2 * seconds * age + seconds**2 * one
+        self._squares = keep**2 * one + seconds, keep**2 * older[0], keep**2 * older[1]
+        self._elapsed_s += seconds
+        if self._elapsed_s >= max(self.constant_s, 2 * seconds):  # at least two values
+            self._fit(spread)
+
+    def ahead(self, seconds: float) -> float:
+        """The rate `seconds` from now; a slope is extrapolated by at most the time over which it was seen."""
+        return self.now + self.slope * min(seconds, 2 * self.constant_s)
+
+    def _fit(self, spread: float) -> None:
+        one, age, age2, value, product = self._sums
+        area = one * age2 - age * age
+        if area <= 0.0:  # the values before have no weight any more
+            self.now, self.slope, self.sure = value / one, 0.0, 0.0
+            return
+        self.now = (age2 * value - age * product) / area
+        self.slope = (age * value - one * product) / area
+        ones, ages, ages2 = self._squares
+        variance = spread * (age * age * ones - 2 * one * age * ages + one * one * ages2) / area**2
+        chance = SLOPE_SIGMAS**2 * max(0.0, variance)
+        self.sure = 1.0 - chance / self.slope**2 if self.slope**2 > chance else 0.0
+
+
+def _slopes() -> tuple[RecentSlope, ...]:
+    return tuple(RecentSlope(seconds) for seconds in SLOPES_S)
+
+
 @dataclass(slots=True)
 class LoadForecast:
     """Forecast of one rate [1/s]."""
@@ -40,6 +110,7 @@ class LoadForecast:
     """Since the first count."""
     _amount: float = 0.0
     _amount_s: float = 0.0
+    _slopes: tuple[RecentSlope, ...] = field(default_factory=_slopes)
 
     def add(self, amount: float, seconds: float) -> None:
         """Count what happened in the last `seconds`; level, trend and spread are updated once per `BIN_S`."""
@@ -50,8 +121,13 @@ class LoadForecast:
             self._amount = self._amount_s = 0.0
 
     def ahead(self, seconds: float) -> float:
-        """The rate `seconds` from now, at least 0. The trend is extrapolated by at most `TREND_S`."""
-        return max(0.0, self.level + self.trend * min(seconds, TREND_S))
+        """The rate `seconds` from now, at least 0: by the trend, which is extrapolated by at most `TREND_S`, and by the
+        regressions as far as their slopes are no chance.
+        """
+        rate = self.level + self.trend * min(seconds, TREND_S)
+        for recent in self._slopes:
+            rate += recent.sure * (recent.ahead(seconds) - rate)
+        return max(0.0, rate)
 
     @property
     def noise(self) -> float:
@@ -62,17 +138,24 @@ class LoadForecast:
         """Standard deviation of the rate as counted over `seconds`."""
         return math.sqrt(self.spread / max(seconds, BIN_S))
 
+    def spread_at(self, rate: float) -> float:
+        """`spread` at another rate: independent events scatter in proportion to it."""
+        return self.spread * rate / self.steady if self.steady > 0 else self.spread
+
     def _step(self, rate: float, seconds: float) -> None:
+        foreseen = self.ahead(seconds)
         expected = self.level + self.trend * seconds
         self.elapsed_s += seconds
         gain = gain_of(seconds, LEVEL_S, self.elapsed_s)
         level = max(0.0, expected + gain * (rate - expected))
         if self.elapsed_s > seconds:  # nothing was expected of the first count
-            error = (rate - expected) ** 2 * seconds
+            error = (rate - foreseen) ** 2 * seconds
             self.spread += gain_of(seconds, SPREAD_S, self.elapsed_s) * (error - self.spread)
         if self.elapsed_s > LEVEL_S:
             self.trend += gain_of(seconds, TREND_S, 0.0) * ((level - self.level) / seconds - self.trend)
         self.level = level
+        for recent in self._slopes:
+            recent.add(rate, seconds, self.spread_at(self.level))
         self.steady += gain_of(seconds, STEADY_S, self.elapsed_s) * (rate - self.steady)
 
 

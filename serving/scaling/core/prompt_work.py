@@ -5,6 +5,7 @@ requested now could serve: a queue that is processed earlier needs no instance, 
 that none is requested twice.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from serving.scaling.core.demand import Demand, Outlook, unknown
@@ -14,15 +15,17 @@ from serving.values.signals import PoolSignals, Traffic
 
 UNCACHED_S = 300.0
 """Time constant of the uncached share of prompts."""
-SURE = 2.0
+SURE = 1.0
 """Standard deviations between the smooth rate and its lower bound."""
 BURST_SIGMAS = 4.5
 """The same for the rate of the last seconds: prompt lengths vary widely, so a few long ones resemble a burst."""
 LONG_WAIT = 0.5
 """Part of the TTFT SLO that may be spent waiting: the rest is for computing and transferring KV."""
+LEAD_S = 10.0
+"""How long before the load needs it a new instance should serve: the time of a few counts and of a first step."""
 LOOKS_S = 120.0
-SWING_SIGMAS = 2.0
-"""Standard deviations of the arrivals within the longest wait that instances must absorb above the mean."""
+SWING_SIGMAS = 3.0
+"""Standard deviations of the arrivals that instances must absorb without a longer wait."""
 
 
 @dataclass(slots=True)
@@ -89,20 +92,30 @@ class PromptWork:
             why = f"{traffic.queued + pool.waiting} requests wait, the first for {traffic.oldest_wait_s:.1f} s"
             return unknown(nobody_knows, urgent, f"{why}; {nobody_knows}")
         per_instance = self._share.value(1.0) / pool.tokens_per_s
-        rate = self._forecast.ahead(outlook.start_s)
-        wait_s = LONG_WAIT * self.ttft_s
+        rate = self._forecast.ahead(outlook.start_s + LEAD_S)
         urgent, why_urgent = self._urgent(pool, self.queue(pool, traffic), outlook, elsewhere)
         return Demand(
             load=rate * per_instance,
             noise=self._forecast.noise * per_instance,
             sure=max(rate - SURE * self._forecast.noise, self._fast.surely(self._forecast)) * per_instance,
             steady=self._forecast.steady * per_instance,
-            heading=self._forecast.level * per_instance,
+            heading=self._forecast.ahead(0.0) * per_instance,
             urgent=urgent,
             why=f"{rate * self._share.value(1.0):.0f} uncached tokens/s of {pool.tokens_per_s:.0f} an instance",
             why_urgent=why_urgent,
-            swing=SWING_SIGMAS * self._forecast.noise_over(wait_s) * per_instance,
+            swing=self._swing(rate, per_instance),
         )
+
+    def _swing(self, rate: float, per_instance: float) -> float:
+        """Instances above the load that keep the queue short when more tokens than usual arrive for a while.
+
+        In t seconds the work exceeds the mean by k standard deviations, which grow with the square root of t, and n
+        instances can do (n - load) t more than the mean. The queue stays below w seconds of all instances for every t
+        if n (n - load) >= k^2 variance / 4 w.
+        """
+        load, variance = rate * per_instance, self._forecast.spread_at(rate) * per_instance**2
+        product = SWING_SIGMAS**2 * variance / (4 * LONG_WAIT * self.ttft_s)
+        return (math.sqrt(load * load + 4 * product) - load) / 2
 
     def _urgent(self, pool: PoolSignals, queue: float, outlook: Outlook, elsewhere: float) -> tuple[float, str]:
         share, speed = self._share.value(1.0), pool.tokens_per_s
@@ -110,8 +123,11 @@ class PromptWork:
         surely = self._fast.surely(self._forecast) * share
         done = max(0.0, outlook.running - elsewhere) * outlook.start_s
         done += outlook.coming * max(0.0, outlook.start_s - outlook.ready_in_s)
-        left = queue + surely * outlook.start_s - speed * done
         able = speed * max(outlook.there - elsewhere, 0.5)
+        late = queue > LONG_WAIT * self.ttft_s * speed * max(outlook.running - elsewhere, 0.5)
+        # a long queue proves that the likely rate is no chance
+        come = max(surely, self._forecast.ahead(0.0) * share) if late else surely
+        left = queue + come * outlook.start_s - speed * done
         if left <= LONG_WAIT * self.ttft_s * able:
             return 0.0, ""
         # the remaining queue is processed in the time in which it accumulated

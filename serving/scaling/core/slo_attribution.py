@@ -149,6 +149,8 @@ class SloAttribution:
             load = None if demand.load is None else demand.load / pool.running
             if load is not None and not load_target.new(load):
                 continue
+            if demand.load is not None and demand.load + demand.swing > pool.running:
+                continue  # the plan requests more instances anyway
             if load is not None:
                 load_target.learn(load)
             broken = f"{label}: {watch.share:.1%} of {watch.answers}, {100 * self._goal:g}% are needed"

@@ -99,7 +99,7 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/api/pools/history")
     async def history(self, request: web.Request) -> web.Response:
-        """Samples of the last 15 minutes."""
+        """Samples of the last hour."""
         return await self._api.read(request, ReadHistory, "samples")
 
     @routes.post("/api/pools/{pool}/scale")

@@ -8,8 +8,11 @@ from serving.tools.paper import (
     caching,
     decode_results,
     expert_layouts,
+    experts_apart,
     operators,
+    other_systems,
     prefill_results,
+    stated_error,
     ub_fabric,
     xdeepserve,
 )
@@ -38,6 +41,9 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     expert_layouts.REVIVE,
     expert_layouts.RATIO,
     expert_layouts.ZONE,
+    experts_apart.APART,
+    stated_error.STATED,
+    other_systems.OTHER_SYSTEMS,
     xdeepserve.PRODUCTION,  # the longest one is last
 )
 

@@ -139,8 +139,8 @@ _REUSE = (
 )
 _KERNEL = "xDeepServe's core attention is faster than CloudMatrix-Infer's, which is ours; see the rows with its own"
 _PROFILE = (
-    "the cost model books vector work and kernel starts under others, and waiting for other dies only as a factor on "
-    "dispatch and combine; a profiler books them on the kernel in which they pass"
+    "the cost model has waiting for other dies only as a factor on dispatch and combine; a profiler books each wait on "
+    "the kernel in which it passes"
 )
 _SKEW = (
     "the published skew is of one layer, with the hottest expert at 30 times the mean; ours has it in all layers. "
@@ -151,12 +151,26 @@ _LAUNCH = (
     "published, the rest"
 )
 _TABLE_7 = "CloudMatrix-Infer's Table 7 is of another software version than xDeepServe's profile"
+_RATIO = (
+    "the published step is 9 % shorter with 4 attention dies per expert die than with 3, though experts have more "
+    "rows; where attention sets the pace, as here, ours does not depend on the ratio"
+)
+_FEW_TOKENS = (
+    "starts of vllm-ascend's indexer are fitted to 16 tokens a die; with 7 or 8 its step has hardly any of them, which "
+    "no form of the term that was tried meets together with 16"
+)
+_NO_ROWS = "without any row of its class a step is known only as well as the worst of its neighbours"
 _PRODUCTION = "production's request rate, lengths, acceptance, jitter and prefix reuse are unpublished"
 _PLANES = (
-    "the load rate that was fitted to TTFT is below what either plane carries: with it they do not differ. What slows "
-    "loads is not published"
+    "what slows loads over UB is not published, nor what TCP reaches over the paper's cards: VPC's rate takes the "
+    "share that Mooncake measured over others"
 )
 _BLOCKS = "the distribution of block sizes is not published, and no family that was tried keeps all three bounds"
+_OVERLAP = "its single-batch overlap hides part of the exchanges behind one batch's products, which ours does not"
+_CARDS = "the H20's servers have half the network cards of those in DeepEP's table, which is the only one published"
+_ALL_REDUCE = "experts divided by tensor parallelism need an all-reduce; ours sends tokens to experts on whole dies"
+_DENSE = "element-wise work and starts are those of DeepSeek's layers, by width: a dense model's kernels are fewer"
+_H200 = "nothing is fitted to the H200: it has the H100's efficiencies, and the balance of its experts"
 _EVEN = "a batch of ours is even, one sequence for each die; at the published 8 it misses the limit by less than 3 %"
 
 KNOWN_MISSES: dict[tuple[str, str], Miss] = {
@@ -170,7 +184,7 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("fig23", "cut-most"): Miss(0.10, _REUSE),
     ("fig23", "gain-half"): Miss(0.12, _REUSE),
     ("fig23", "gain-most"): Miss(0.12, _REUSE),
-    ("fig23", "planes"): Miss(0.40, _PLANES),
+    ("fig23", "planes"): Miss(0.12, _PLANES),
     ("fig24", "384-small"): Miss(0.06, _BLOCKS),
     ("fig24", "224-large"): Miss(0.06, _BLOCKS),
     ("xds-peak", "iteration"): Miss(0.10, _KERNEL),
@@ -179,10 +193,8 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("xds-peak", "system"): Miss(0.10, _KERNEL),
     ("xds-peak", "share-products"): Miss(0.18, _PROFILE),
     ("xds-peak", "share-attention"): Miss(0.30, _KERNEL),
-    ("xds-peak", "share-combine"): Miss(0.55, _PROFILE),
-    ("xds-peak", "share-dispatch"): Miss(0.35, _PROFILE),
-    ("xds-peak", "share-others"): Miss(1.60, _PROFILE),
-    ("xds-peak", "share-prolog"): Miss(0.65, _PROFILE),
+    ("xds-peak", "share-combine"): Miss(0.31, _PROFILE),
+    ("xds-peak", "share-others"): Miss(0.17, _PROFILE),
     ("xds-split", "iteration"): Miss(0.13, _KERNEL),
     ("xds-split", "tpot"): Miss(0.13, _KERNEL),
     ("xds-split", "rate"): Miss(0.12, _KERNEL),
@@ -193,6 +205,23 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("xds-waits", "combine-least"): Miss(0.07, _TABLE_7),
     ("xds-waits", "dispatch"): Miss(0.22, _LAUNCH),
     ("xds-waits", "dispatch-spread"): Miss(0.82, _LAUNCH),
+    ("other-systems", "R1, 32 a GPU, EP16"): Miss(0.07, _OVERLAP),
+    ("other-systems", "R1, 8 a GPU, EP32"): Miss(0.09, _CARDS),
+    ("other-systems", "R1, 32 a GPU, EP32"): Miss(0.13, _CARDS),
+    ("other-systems", "R1 prefill, TP8, 4K"): Miss(0.17, _ALL_REDUCE),
+    ("other-systems", "Qwen3-8B FP8, 64 a GPU, 4K + 2K"): Miss(0.11, _DENSE),
+    ("other-systems", "Kimi-K2, 480 a GPU, EP96, 2K"): Miss(0.14, _H200),
+    ("other-systems", "Kimi-K2 prefill, EP32, 2K"): Miss(0.18, _H200),
+    ("stated-error", "class-width"): Miss(0.20, _NO_ROWS),
+    ("other-apart", "tpot-3-16K"): Miss(0.10, _RATIO),
+    ("other-apart", "tpot-4-16K"): Miss(0.10, _RATIO),
+    ("other-apart", "gain-3-16K"): Miss(0.10, _RATIO),
+    ("other-apart", "gain-4-16K"): Miss(0.10, _RATIO),
+    ("other-apart", "gain-3-32K"): Miss(0.12, _RATIO),
+    ("other-apart", "gain-4-32K"): Miss(0.10, _RATIO),
+    ("other-apart", "ep-32K"): Miss(0.40, _FEW_TOKENS),
+    ("other-apart", "tpot-3-32K"): Miss(0.30, _FEW_TOKENS),
+    ("other-apart", "tpot-4-32K"): Miss(0.47, _FEW_TOKENS),
     ("xds-production", "tpot"): Miss(0.10, _PRODUCTION),
 }
 

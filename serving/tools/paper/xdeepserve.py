@@ -6,6 +6,7 @@ from statistics import fmean
 
 from hardware.cost import CostModel, DecodeLoad
 from hardware.cost.disaggregated import HALVES, ApartDecodeStep, DisaggregatedStep, SessionTurns, session_timeline
+from hardware.cost.kernels import attention_kernels, expert_kernels
 from hardware.cost.published import RowKind
 from hardware.cost.published_other import experts_apart
 from serving.config.cluster import ClusterConfig, HardwareConfig, NodeConfig
@@ -59,14 +60,17 @@ def kernel_times(cost: CostModel) -> dict[str, float]:
     half, terms, group = step.half_batch(load, 1), step.terms, step.group(DIES)
     floor, tokens = cost.device.calibration.exchange_floor_s, 2 * PER_DIE
     experts, layers = shape.moe_layers + 1, shape.layers + 1
-    products = layers * max(half.output_c, terms.output_w) + experts * max(half.expert_c, half.expert_w)
-    products += shape.dense_layers * max(half.dense_c, terms.dense_w)
+    of = {one.name: one.values for one in (*attention_kernels(shape), *expert_kernels(shape))}
+    each = tokens * cost.device.calibration.vector_value_s
+    products = layers * (max(half.output_c, terms.output_w) + each * of["value"])
+    products += experts * (max(half.expert_c, half.expert_w) + each * of["products"])
+    products += shape.dense_layers * (max(half.dense_c, terms.dense_w) + half.dense_vector)
     times = {
         "products": products,
         "attention": layers * max(half.core_c, half.core_w),
-        "combine": experts * (floor + group.combine_t * tokens),
-        "dispatch": experts * (floor + group.dispatch_t * tokens),
-        "prolog": layers * max(half.prolog_c, terms.prolog_w),
+        "combine": experts * (floor + group.combine_t * tokens + each * of["combine"]),
+        "dispatch": experts * (floor + group.dispatch_t * tokens + each * of["dispatch"]),
+        "prolog": layers * (max(half.prolog_c, terms.prolog_w) + each * of["prolog"]),
     }
     times["others"] = cost.decode_step_s(load) - sum(times.values())
     return times

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hardware.cost import CostModel
-from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
+from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, npus_text, prefill_trust
 from loadgen.report import numbers
 from serving import compiled
 from serving.config.serve import ServeConfig
@@ -280,7 +280,8 @@ def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, dem
         cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
     )
     mixed = MIXED if one.one_pool else ""
-    return f"{whose}; in full steps {both_trusts(decode, prefill)}{mixed}"
+    npus = npus_text(decode, prefill, one.decodes * one.decode.npus, one.prefills * one.prefill.npus)
+    return f"{whose}; {npus}; in full steps {both_trusts(decode, prefill)}{mixed}"
 
 
 # Concurrent simulations in processes; results do not depend on their number.

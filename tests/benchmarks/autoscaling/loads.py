@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import cos, pi
 from pathlib import Path
+
+import numpy as np
 
 from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.virtual.workload.columns import RequestStream
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from serving.virtual.workload.open import open_workload
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
@@ -19,6 +22,16 @@ MOONCAKE = "mooncake/conversation_trace.jsonl"
 AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
 _DAY_BYTES = 1 << 30
 """A whole day is stored: a hopeless run is given up early only if the number of requests is known."""
+
+
+_WAVE_S = 600.0
+_WAVES: dict[str, Callable[[float], float]] = {
+    "sinus": lambda at: 4.5 - 3.5 * cos(2 * pi * at / _WAVE_S),
+    "bursts": lambda at: 8.0 if at % 150 >= 120 else 2.0,
+    "ramp": lambda at: 1.0 + 7.0 * at / _WAVE_S,
+}
+"""Requests per second at a time [s]."""
+_WAVE_TOP = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,41 @@ def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: 
         opened = partial(open_workload, traces / path, rate=4.0, length=4.0)
         loads.append(Load(f"Azure {Path(path).stem[-4:]}", "4 x as fast, lengths x 4", alone, opened))
     return loads
+
+
+def wave_loads() -> list[Load]:
+    """Rates that change within minutes: ten of them, with Poisson arrivals ("sinus" with even ones, too).
+
+    Prefill instances of 8 NPUs and one of 32 for decode, on the engine for which one of the former computes 1.8 of the
+    requests a second: a peak takes five.
+    """
+    config = without_prefixes(load_config(CONFIG))
+    config = replace(
+        config, slo=replace(config.slo, tpot_s=0.05), prefill=replace(config.prefill, npus_per_instance=8, replicas=1),
+        decode=replace(config.decode, replicas=1), simulation=replace(config.simulation, engine="vllm-ascend"),
+    )  # fmt: skip
+    said = f"1 to 8 requests/s of {{}} tokens for {_WAVE_S:g} s, TPOT 50 ms, vllm-ascend"
+    loads = [
+        Load(name, said.format("8,000 + 300"), config, partial(_wave, name, (8000, 300))) for name in _WAVES
+    ]  # fmt: skip
+    even = Load("sinus, even", said.format("8,000 + 300"), config, partial(_wave, "sinus", (8000, 300), even=True))
+    small = replace(config, decode=replace(config.decode, npus_per_instance=16))
+    long = Load("sinus, long", said.format("500 + 3,000"), small, partial(_wave, "sinus", (500, 3000)))
+    return [loads[0], even, *loads[1:], long]
+
+
+def _wave(name: str, tokens: tuple[int, int], *, even: bool = False) -> RequestStream:
+    """The requests of a wave: drawn by thinning, or where the sum of its rate reaches a whole number."""
+    rate, rng = _WAVES[name], np.random.default_rng(0)
+    if even:
+        grid = np.arange(0.0, _WAVE_S, 0.01)
+        sums = np.cumsum([rate(at) * 0.01 for at in grid])
+        arrivals = np.interp(np.arange(0.5, sums[-1]), sums, grid)
+    else:
+        drawn = np.sort(rng.uniform(0.0, _WAVE_S, rng.poisson(_WAVE_TOP * _WAVE_S)))
+        arrivals = drawn[rng.uniform(0.0, _WAVE_TOP, len(drawn)) < [rate(at) for at in drawn]]
+    requests = [TraceRequest(at, *tokens) for at in arrivals.tolist()]
+    return RequestStream(name, requests, count=len(requests), duration_s=requests[-1].arrival_s)
 
 
 def file_load(path: Path, block_tokens: int | None) -> Load:

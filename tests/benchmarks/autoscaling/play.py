@@ -7,18 +7,18 @@ import numpy as np
 
 from serving.virtual.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_load, trace_loads
+from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_load, trace_loads, wave_loads
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
 
 _MOSTLY = 80
 """Percent of the time."""
-_HEAD = ("load", "way", "requests", "attained", "TTFT", "TPOT", "NPU-h", "÷ static", "changes/h", "instances")
-_WIDTHS = (14, 24, 9, 9, 8, 8, 8, 9, 10, 0)
+_HEAD = ("load", "way", "requests", "attained", "TTFT", "TPOT", "NPU-h", "÷ static", "resizes", "instances")
+_WIDTHS = (14, 16, 9, 9, 8, 8, 8, 9, 8, 0)
 
 
 def play_all(loads: list[Load], *, baseline: bool) -> dict[str, object]:
-    """Play and print a line for each; `baseline` adds policy "requests" and the best static split.
+    """Play and print a line for each; `baseline` adds the simple rule, policy "requests" and the best static split.
 
     Returns: load -> way -> figures.
     """
@@ -33,13 +33,13 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
     loads: list[Load] = []
     if arguments.traces is not None:
         speed, sample = (16.0, 32) if arguments.quick else (arguments.day_speed, arguments.day_sample)
-        whole = not arguments.quick
+        whole = not (arguments.quick or arguments.evening)
         volume = arguments.day_volume
         loads += trace_loads(arguments.traces, day_speed=speed, day_sample=sample, day_volume=volume, whole_day=whole)
     loads.append(steady_load(0.25 if arguments.quick else 3.0))
     if arguments.quick:
         loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]
-    loads = [resized(load, arguments.decode_npus) for load in loads]
+    loads = [*wave_loads(), *(resized(load, arguments.decode_npus) for load in loads)]
     names = tuple(arguments.load or ())
     return [load for load in loads if not names or load.name.startswith(names)]
 
@@ -51,14 +51,16 @@ def _play(load: Load, baseline: bool) -> list[Trial]:
     print_trial(load, slo)
     trials, best = [slo], None
     if baseline and load.searched:
-        best = _search(load, result, min(load.config.slo.attainment, slo.attainment))
+        best = _search(load, result, load.config.slo.attainment)
+        if best is None and slo.attainment < load.config.slo.attainment:
+            best = _search(load, result, slo.attainment)
         if best is not None:
             print_trial(load, best, best)
             print_trial(load, slo, best)
             trials.append(best)
-    if baseline:
-        progress(f"{load.name}: requests")
-        trials.append(autoscaled(load, "requests")[0])
+    for way in ("rule", "requests") if baseline else ():
+        progress(f"{load.name}: {way}")
+        trials.append(autoscaled(load, way)[0])
         print_trial(load, trials[-1], best)
     return trials
 
@@ -81,7 +83,7 @@ def print_trial(load: Load, trial: Trial, best: Trial | None = None) -> None:
     """A line of the table; NPU-hours also as a share of the best split's."""
     ratio = "" if best is None else f"{trial.npu_hours / best.npu_hours:.2f}"
     shares = [f"{share:.2%}" for share in (trial.attainment, trial.ttft, trial.tpot)]
-    figures = [f"{trial.npu_hours:.1f}", ratio, f"{trial.changes_per_hour:.1f}", trial.sizes]
+    figures = [f"{trial.npu_hours:.1f}", ratio, str(trial.resizes), trial.sizes]
     print(_line((load.name, trial.way, f"{trial.requests:,}", *shares, *figures)), flush=True)
 
 

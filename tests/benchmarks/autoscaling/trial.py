@@ -11,9 +11,10 @@ from serving.virtual.report.latencies import latencies
 from serving.virtual.result import SimResult
 from serving.virtual.simulation import simulate
 from tests.benchmarks.autoscaling.loads import Load
+from tests.benchmarks.autoscaling.simple_rule import SimpleRule
 
 _HOUR_S = 3600.0
-_PART_S = 30.0
+_PART_S = 10.0
 _REQUESTS = 240.0
 """Per instance under "requests": near what a decode instance serves within the SLO."""
 
@@ -33,7 +34,7 @@ class Trial:
     Attributes:
         attainment: requests that finished within both SLOs, of all that arrived, 0..1; ttft, tpot: within each.
         npu_hours: of instances that served, started or drained, while requests arrived.
-        changes_per_hour: changed targets, of all pools together.
+        resizes: changed targets, of all pools together.
         sizes: smallest and largest instance counts of prefill and decode.
         given_up: stopped as soon as the required attainment was out of reach; the results end at that point.
     """
@@ -45,7 +46,7 @@ class Trial:
     ttft: float
     tpot: float
     npu_hours: float
-    changes_per_hour: float
+    resizes: int
     sizes: str
     given_up: bool = False
 
@@ -70,9 +71,11 @@ class Judge:
 
 
 def autoscaled(load: Load, policy: str) -> tuple[Trial, SimResult]:
-    """Run under `[autoscaler] policy`. Returns: the trial, and the full result."""
-    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=_REQUESTS)  # type: ignore[arg-type] # a name from the command line
-    result = simulate(replace(load.config, autoscaler=scaler), load.open(), timeline_step_s=_PART_S)
+    """Run under `[autoscaler] policy`, or "rule" (`SimpleRule`). Returns: the trial, and the full result."""
+    own = policy == "rule"
+    config = replace(load.config.autoscaler, policy="none" if own else policy, requests_per_instance=_REQUESTS)  # type: ignore[arg-type] # a name from the command line
+    scaler = SimpleRule() if own else None
+    result = simulate(replace(load.config, autoscaler=config), load.open(), timeline_step_s=_PART_S, scaler=scaler)
     return judged(policy, load, result), result
 
 
@@ -88,7 +91,7 @@ def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimRes
     try:
         result = simulate(config, workload, timeline_step_s=_PART_S, scaler=scaler)
     except Hopeless:
-        return Trial(way, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "", given_up=True), None
+        return Trial(way, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, "", given_up=True), None
     return judged(way, load, result), result
 
 
@@ -111,5 +114,5 @@ def judged(way: str, load: Load, result: SimResult) -> Trial:
     changes = [change for change in result.scaling if change.at_s <= end_s]
     return Trial(
         way, len(result.requests), hours, float(np.mean(in_time & fast)), float(np.mean(in_time)), float(np.mean(fast)),
-        npu_s / _HOUR_S, len(changes) / hours, " + ".join(parts)
+        npu_s / _HOUR_S, len(changes), " + ".join(parts)
     )  # fmt: skip

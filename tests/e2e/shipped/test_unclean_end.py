@@ -40,7 +40,7 @@ def interrupted_during_start(config: Path, moment: str, within_s: float) -> None
 @pytest.mark.nightly("tests/e2e/shipped/test_unclean_end.py::test_the_next_start_removes_what_a_killed_system_leaves")
 def test_interrupted_while_ray_starts(config: Path) -> None:
     """An interrupt waits for Ray, since a half-started Ray could not be stopped; so this takes as long as a start."""
-    interrupted_during_start(config, "starting Ray", PATIENCE_S)
+    interrupted_during_start(config, "checks, imports", PATIENCE_S)
 
 
 def test_the_next_start_removes_what_a_killed_system_leaves(server: Server, config: Path) -> None:
@@ -56,5 +56,5 @@ def test_the_next_start_removes_what_a_killed_system_leaves(server: Server, conf
     wait_for(lambda: not server.processes(), "all has ended", 60, server.processes)
     half_made = SHARED_MEMORY / f"{SEGMENT_PREFIX}{secrets.token_hex(8)}"
     half_made.touch()
-    interrupted_during_start(config, "deploying", 2 * STOP_S)
+    interrupted_during_start(config, "virtual NPUs", 2 * STOP_S)
     assert not any(segment.exists() for segment in (*left, half_made))

@@ -127,6 +127,15 @@ def test_past_requests_are_listed_filtered_and_opened(browser: Chromium, served:
             assert all(word in shown for word in ("chatcmpl-5", "why", "prefill", "1.50 s", "n0, prefill#a"))
             await page.go(f"{url}/requests#chatcmpl-4")
             await page.wait("document.querySelector('#one h2')?.innerText.startsWith('chatcmpl-4')")
+            await page.go(f"{url}/requests?from=3&to=9&find=acme")  # as the page of the pools links
+            await page.wait(f"{rows}.length === 2")
+            found = await page.run(f"{rows}.map((row) => row.cells[1].innerText).sort()")
+            assert found == ["chatcmpl-3", "chatcmpl-5"]
+            await page.click("#span")
+            await page.wait(f"{rows}.length === 3")
+            assert await page.run("location.search") == "?find=acme"
+            await page.go(f"{url}/requests?to=-1")
+            await page.wait("document.querySelector('#count').innerText === '0 of 6'")
             assert page.faults == []
 
     with running_server(harness.app) as url:

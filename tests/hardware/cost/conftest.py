@@ -24,3 +24,8 @@ def h100() -> Calibrated:
 @pytest.fixture(scope="session")
 def h800() -> Calibrated:
     return calibrate(load_device("h800"))
+
+
+@pytest.fixture(scope="session")
+def h20() -> Calibrated:
+    return calibrate(load_device("h20"))

@@ -20,7 +20,7 @@ _LAST_DIGIT = 0.15
 """Percent: the search for the best parameters may end slightly differently on another processor."""
 
 
-@pytest.mark.parametrize("name", ["ascend_", "h100", "h800"])
+@pytest.mark.parametrize("name", ["ascend_", "h100", "h20", "h800"])
 def test_the_file_holds_what_calibration_finds(name: str, request: pytest.FixtureRequest) -> None:
     found: Calibrated = request.getfixturevalue(name.removesuffix("_"))
     shipped = load_device(found.device.name)
@@ -36,7 +36,7 @@ def test_the_file_holds_what_calibration_finds(name: str, request: pytest.Fixtur
 
 def test_the_result_does_not_depend_on_what_was_fitted_before(h100: Calibrated) -> None:
     device = load_device("h100")
-    spoiled = replace(device.calibration, prefill_vector_s=5e-6, attention_vector_s=9e-6)
+    spoiled = replace(device.calibration, prefill_vector_s=5e-6, vector_value_s=9e-11)
     again = calibrate(replace(device, calibration=spoiled), leave_out=False)
     assert again.values == pytest.approx(h100.values)
 
@@ -54,7 +54,7 @@ def test_h200_takes_over_what_the_h100_gave(h100: Calibrated) -> None:
 def test_degrees_of_freedom_are_counted(ascend: Calibrated) -> None:
     decode = next(group for group in ascend.groups if group.title == "decode")
     assert len(decode.rows) == 14
-    assert 4 < decode.effective < len(decode.frees) == 7
+    assert 4 < decode.effective < len(decode.frees) == 6
     assert decode.chosen == 1, "from which batch on the published engine has half batches"
     assert decode.degrees == pytest.approx(14 - decode.effective - 1)
 
@@ -63,15 +63,15 @@ def test_trust_depends_on_the_distance_from_published_points() -> None:
     cost = CostModel(load_device("ascend-910c"))
     near, far, further = (decode_trust(cost, batch, 4096).error for batch in (96, 256, 2048))
     assert near == 0.05
-    assert near < (far or 0) < (further or 0)
+    assert near < far < further
     assert prefill_trust(cost, 8192, 4096).error == 0.05
-    assert (prefill_trust(cost, 100, 4096).error or 0) > 0.2
-    assert "10 to 15 %" in decode_trust(CostModel(load_device("h800")), 96, 4096).text
+    assert prefill_trust(cost, 100, 4096).error > 0.2
+    assert "fitted to a few published rows" in decode_trust(CostModel(load_device("h800")), 96, 4096).text
     device = load_device("h200")
     assert not has_rows(device)
     cost = CostModel(device)
     for trust in (decode_trust(cost, 96, 4096), prefill_trust(cost, 8192, 4096)):
-        assert trust.error is None
+        assert 0.05 < trust.error < 0.5
         assert "not checked" in trust.text
 
 

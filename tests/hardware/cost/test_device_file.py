@@ -39,11 +39,11 @@ def test_a_slower_bin_has_other_peaks_and_the_same_memory_and_links() -> None:
     assert ratio == pytest.approx(fast.die.vector_flops_per_s / slow.die.vector_flops_per_s, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["ascend-910b", "ascend-910c-560t", "h20", "h200"])
+@pytest.mark.parametrize("name", ["ascend-910b", "ascend-910c-560t", "h200"])
 def test_devices_without_rows_have_nothing_fitted_and_are_not_trusted(name: str) -> None:
     device = load_device(name)
     assert not [key for key, one in device.constants.items() if one.status == "fitted"]
-    assert decode_trust(CostModel(device), 96, 4096).error is None
+    assert "neighbours" in decode_trust(CostModel(device), 96, 4096).text
 
 
 def test_a_step_follows_the_peaks_of_the_device() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -78,9 +77,10 @@ def test_exchanges_follow_dies_words_and_bytes() -> None:
 
 
 def test_direct_addressing_has_no_hop_and_as_many_peers_as_expert_dies() -> None:
+    ways: tuple[Trampolines, ...] = ("ranks", "direct")
     hops, direct = (
         ApartDecodeStep(ASCEND, known("deepseek-r1"), Parallelism(expert_dies=288, trampolines=way)).stages(LOAD, 2)
-        for way in get_args(Trampolines)
+        for way in ways
     )
     assert direct.exchange.forward == direct.exchange.gather == 0.0 < hops.exchange.forward
     assert direct.experts_s == hops.experts_s
@@ -192,9 +192,27 @@ def test_what_is_not_priced_is_refused() -> None:
         apart(32).hbm_plan("aggregated", 320)
 
 
+def test_peers_send_rows_once_and_serve_one_half_after_the_other() -> None:
+    """One expert die for each attention die: rows of 14 KB once, then dispatch among the expert dies."""
+    apart, load = (
+        Parallelism(expert_dies=64, domains=1, trampolines="peers"),
+        DecodeLoad(28, 28 * 4096, None, 256, 0, True),
+    )
+    step = ApartDecodeStep(ASCEND, known("deepseek-r1"), apart).stages(load, 2)
+    floor, rate = ASCEND.calibration.exchange_floor_s, ASCEND.calibration.bulk_exchange_bytes_per_s
+    assert step.exchange.first == pytest.approx(2 * (floor + 14 * 14_336 / rate)), "sends, and receives"
+    assert step.exchange.last == pytest.approx(floor + 42 * 14_336 / rate), "rows of three attention dies"
+    assert step.turn_s == pytest.approx(step.send_s + step.experts_s + step.return_s), "one stream"
+    for way in (Parallelism(expert_dies=64, domains=1), Parallelism(expert_dies=64, domains=1, trampolines="direct")):
+        other = ApartDecodeStep(ASCEND, known("deepseek-r1"), way).stages(load, 2)
+        assert other.exchange.first > step.exchange.first, "a row for each expert"
+    with pytest.raises(SpecError, match="needs an attention die for each of 200 expert dies"):
+        Parallelism(expert_dies=200, domains=1, trampolines="peers").check_dies(ASCEND, 256)
+
+
 def test_one_deployment_is_no_error_bound() -> None:
     trust = decode_trust(apart(288), 120, 3072, dies=768)
-    assert trust.error is None
+    assert "neighbours" in trust.text
     assert "one deployment only, xDeepServe's 480 + 288 dies" in trust.text
     assert "one deployment only" in expected(apart(288))
     assert [domains_of(dies, 96, 3) for dies in (768, 320, 384, 97)] == [3, 2, 3, 1]

@@ -17,7 +17,7 @@ def test_every_shipped_engine_is_read_and_written_back(name: str) -> None:
 
 
 def test_shipped_names_and_what_cannot_be_read(tmp_path: Path) -> None:
-    assert engine_names() == ("cloudmatrix-infer", "sglang-ascend", "vllm-ascend", "xdeepserve")
+    assert engine_names() == ("cann-recipes", "cloudmatrix-infer", "sglang-ascend", "vllm-ascend", "xdeepserve")
     assert load_engine("xdeepserve").prefill is None, "no rate of its prefill is published"
     with pytest.raises(SpecError, match=r"neither \[decode\] nor \[prefill\]"):
         parse_engine('title = "a"\ndevice = "b"\nmodel = "c"\n', "mine")

@@ -85,19 +85,18 @@ def test_trust_knows_the_engine() -> None:
 def test_what_a_profile_does_not_know_is_not_checked() -> None:
     xds = CostModel(ASCEND, engine=load_engine("xdeepserve"))
     trust = prefill_trust(xds, 8192, 4096)
-    assert trust.error is None
     assert trust.text.startswith("not checked: no prefill step of xdeepserve is known")
     elsewhere = CostModel(load_device("h800"), engine=load_engine("vllm-ascend"))
-    assert decode_trust(elsewhere, 46.6, 4250, dies=32).text == (
-        "not checked: vllm-ascend was measured on ascend-910c, not on this device"
+    assert decode_trust(elsewhere, 46.6, 4250, dies=32).text.startswith(
+        "not checked: vllm-ascend was measured on ascend-910c, not on this device; expect within "
     )
     changed = replace(ASCEND, calibration=replace(ASCEND.calibration, sampling_s=1.0))
     vllm = CostModel(changed, engine=load_engine("vllm-ascend"))
-    assert decode_trust(vllm, 46.6, 4250, dies=32).error is None
+    assert "not on this device; expect within" in decode_trust(vllm, 46.6, 4250, dies=32).text
     mine = replace(load_engine("vllm-ascend"), model="my-model")
     cost = CostModel(ASCEND, engine=mine)
-    assert decode_trust(cost, 46.6, 4250, dies=32).text == (
-        "not checked: vllm-ascend was measured with my-model, not with deepseek-r1"
+    assert decode_trust(cost, 46.6, 4250, dies=32).text.startswith(
+        "not checked: vllm-ascend was measured with my-model, not with deepseek-r1; expect within "
     )
     same = CostModel(ASCEND, replace(PLAIN.shape, name="my-model", hidden=4096), mine)
     assert decode_trust(same, 46.6, 4250, dies=32).error == 0.10
@@ -109,7 +108,7 @@ def test_a_phase_is_linear_and_nothing_is_promised_far_away() -> None:
         prefill_trust(PLAIN, 8192, 1e30),
         decode_trust(PLAIN, 1e30, 4096),
     ):
-        assert (trust.error or 0) > 0.5
+        assert trust.error > 0.5
     assert "more than 100 %" in decode_trust(PLAIN, 1e30, 4096).text
     phase = EnginePhase(2.0, 0.5, 0.25, 1, 1, 0.1, (), "here")
     assert phase.seconds(3.0, 4.0) == 2 * 3 + 0.5 + 0.25 * 4

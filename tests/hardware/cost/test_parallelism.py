@@ -245,8 +245,8 @@ def test_degrees_that_no_instance_has() -> None:
 
 def test_nothing_divided_counts_as_checked() -> None:
     apart, other = divided("deepseek-r1", 4, 2), divided("qwen3-30b-a3b", 4)
-    assert decode_trust(apart, 96, 4096).text == "not checked: no row has attention TP 4, LM-head TP 2"
-    assert prefill_trust(apart, 8192, 4096).error is None
+    for trust in (decode_trust(apart, 96, 4096), prefill_trust(apart, 8192, 4096)):
+        assert trust.text.startswith("not checked: no row has attention TP 4, LM-head TP 2; expect within ")
     assert "no row has attention TP 4" in decode_trust(other, 96, 4096).text
     assert "no row has attention TP 4" in expected(other)
     assert expected(apart).count("not checked: no row has attention TP 4") == 2

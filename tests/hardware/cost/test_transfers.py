@@ -63,6 +63,13 @@ def test_up_projections_of_prefill_lie_where_their_heads_are(model: CostModel) -
     assert apart.hbm_plan("prefill", 32).weights == apart.hbm_plan("decode", 32).weights, "own prompts, all heads"
 
 
+def test_vpc_loads_take_both_ways_one_after_the_other(model: CostModel) -> None:
+    """Over TCP into the host's memory, at 36 % of 6.25 GB/s an NPU, then as over UB."""
+    ub, vpc = model.pool_load_s(1e9, 1), model.pool_load_s(1e9, 1, plane="vpc")
+    assert vpc - ub == pytest.approx(1 / (0.3625 * 6.25) + 50e-6, rel=1e-3)
+    assert model.pool_load_s(1e9, 1, 2.0, "vpc") == pytest.approx(0.5, rel=1e-3), "a stated rate holds on any plane"
+
+
 def test_impossible_questions(model: CostModel) -> None:
     with pytest.raises(SpecError, match="over 0 links"):
         model.handoff_s(1, links=0)

@@ -103,7 +103,9 @@ def r1(name: str, kv: KvFormat = "bf16") -> CostModel:
 def test_formats_are_read_multiplied_and_held_as_they_are() -> None:
     """By hand: half or twice the bytes; BF16 at 353.9 TFLOPS where INT8 has 752."""
     w8a8, w4a8, bf16, w8a16 = (r1(name).decode.terms for name in ("w8a8", "w4a8", "bf16", "w8a16"))
-    assert w4a8.expert_w == w8a8.expert_w / 2
+    cal = ASCEND.calibration
+    rate = cal.weight_memory_efficiency / cal.packed_memory_efficiency
+    assert w4a8.expert_w == pytest.approx(w8a8.expert_w / 2 * rate), "unpacked on the way"
     assert (w4a8.expert_t, w4a8.prolog_w) == (w8a8.expert_t, w8a8.prolog_w)
     assert bf16.expert_w == 2 * w8a8.expert_w
     assert bf16.expert_t == pytest.approx(w8a8.expert_t * 752 / 353.9, rel=1e-3)
@@ -141,8 +143,11 @@ def test_what_a_device_does_not_multiply_is_refused_unless_the_checkpoint_is_con
         CostModel(ASCEND, fp8)
     assert served_shape(fp8, ASCEND, asked=False) == DEEPSEEK_R1
     assert served_shape(fp8, H800, asked=False) is fp8
-    with pytest.raises(SpecError, match="a KV cache in FP8 is not priced"):
-        CostModel(H800, replace(fp8, formats=ModelFormats(FP8, FP8, "fp8")))
+    with pytest.raises(SpecError, match="ascend-910c multiplies no FP8"):
+        CostModel(ASCEND, replace(DEEPSEEK_R1, formats=ModelFormats(W8A8, W8A8, "fp8")))
+    cached = CostModel(H800, replace(fp8, formats=ModelFormats(FP8, FP8, "fp8"))).decode.terms
+    plain = CostModel(H800, fp8).decode.terms
+    assert (cached.core_w / plain.core_w, plain.core_t / cached.core_t) == pytest.approx((640 / 1152, 1.7))
 
 
 def test_int8_and_fp8_take_as_long_where_both_peaks_are_the_same() -> None:

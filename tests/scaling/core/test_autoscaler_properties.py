@@ -1,6 +1,6 @@
 """Properties of every history: bounds, budget, holds, replay, and more load never meaning fewer instances."""
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
@@ -178,3 +178,28 @@ def test_a_longer_queue_is_never_less_urgent(queue: int, more: int, coming: int,
     assert short <= work.demand(prefill(running, queued_tokens=queue + more), Traffic(), outlook).urgent
     sooner = Outlook(5.0, running, coming + 1, 2.0)
     assert work.demand(prefill(running, queued_tokens=queue), Traffic(), sooner).urgent <= short
+
+
+def sizes(rate: float, slope: float, high: int = 50) -> list[int]:
+    """Targets of a prefill pool whose requests of 1,000 tokens arrive evenly, at a rate that has risen for 200 s."""
+    work, planner, target, all_targets = PromptWork(2.0), PoolPlanner(1.0, 60.0), 1, []
+    for now in range(400):
+        come = round(1000 * (rate + slope * min(now, 200)))
+        pool = prefill(target, high=high)
+        work.see(gains(arrived=come // 1000, arrived_tokens=come, uncached_tokens=come), pool, Traffic())
+        outlook = planner.outlook(float(now), pool, 35.0)
+        target = planner.wanted(float(now), pool, work.demand(pool, Traffic(), outlook)).target
+        all_targets.append(target)
+    return all_targets
+
+
+@settings(max_examples=5, phases=[Phase.generate])
+@given(st.floats(0.0, 60.0), st.floats(0.0, 0.5), st.floats(1.0, 3.0), st.integers(1, 20))
+def test_more_traffic_never_means_fewer_instances_and_even_traffic_no_changes(
+    rate: float, slope: float, more: float, high: int
+) -> None:
+    less, greater = sizes(rate, slope), sizes(rate * more, slope * more)
+    assert less[-1] <= greater[-1]
+    assert less[-1] >= (rate + 200 * slope) / 10.0 - 0.01, "an instance computes ten requests a second"
+    assert len(set(sizes(rate, 0.0)[200:])) == 1
+    assert all(1 <= size <= high for size in sizes(rate, slope, high))

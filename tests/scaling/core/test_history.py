@@ -1,4 +1,4 @@
-"""Samples of the last quarter of an hour."""
+"""Samples of the last hour."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_counters_that_begin_anew_give_no_negative_rate() -> None:
 
 def test_it_is_bounded() -> None:
     history = History()
-    for number in range(300):
+    for number in range(800):
         add(history, 100.0 + number * SAMPLE_PERIOD_S)
     samples = history.newer(0.0)
     assert samples[-1]["at"] - samples[0]["at"] == pytest.approx(HISTORY_S - SAMPLE_PERIOD_S)

@@ -19,7 +19,7 @@ def test_a_steady_rate_is_known_at_once_and_without_noise() -> None:
     assert forecast.level == pytest.approx(5.0)
     assert forecast.steady == pytest.approx(5.0)
     assert forecast.trend == pytest.approx(0.0)
-    assert forecast.noise == forecast.noise_over(10.0) == pytest.approx(0.0)
+    assert max(forecast.noise, forecast.noise_over(10.0)) < 1e-9
     assert forecast.ahead(1000.0) == pytest.approx(5.0)
 
 
@@ -37,6 +37,24 @@ def test_a_slope_is_seen_and_followed_ahead() -> None:
     assert forecast.level == pytest.approx(31.0, rel=0.02)
     assert forecast.ahead(100.0) == pytest.approx(32.0, rel=0.02)
     assert forecast.ahead(10 * TREND_S) == forecast.ahead(TREND_S)
+
+
+def test_a_rate_that_rises_for_a_minute_is_followed_ahead_and_its_end_is_seen() -> None:
+    steps = [2.0] * 100 + [2.0 + 0.08 * n for n in range(50)]
+    assert fed(steps).ahead(35.0) == pytest.approx(steps[-1] + 35 * 0.04, rel=0.06)
+    assert fed(steps).level < 4.5, "the slow level alone would be a minute late"
+    assert fed([*steps, *[5.92] * 200]).ahead(35.0) == pytest.approx(5.92, rel=0.1)
+
+
+def test_chance_is_no_slope() -> None:
+    draw = random.Random(1)
+    forecast, ahead = LoadForecast(), []
+    for _ in range(1800):
+        forecast.add(sum(draw.random() < 0.05 for _ in range(200)), 2.0)
+        ahead.append(forecast.ahead(35.0))
+    calm = sorted(ahead[100:])
+    assert calm[len(calm) // 50] > 3.5, "of a rate of 5"
+    assert calm[-len(calm) // 50] < 6.5
 
 
 def test_a_falling_rate_is_never_negative_ahead() -> None:

@@ -146,7 +146,8 @@ class FakePools:
             "npus": {"used": self._npus(), "offered": self.all_npus}, "ub_memory_mib": {"used": 2816, "offered": 8192},
             "nodes": [self._node(first, lost=wishes.get("lost_host")) for first in range(0, self.all_npus, PER_NODE)],
             "gateway": {
-                "running": round(60 * load), "queued": round(8 * load), "queued_tokens": round(14200 * load)
+                "host": "0.0.0.0", "port": 8000, "running": round(60 * load), "queued": round(8 * load),
+                "queued_tokens": round(14200 * load),
             },
             "autoscaler": {
                 "policy": wishes.get("policy", "slo"), "alive": not wishes.get("lost"), "age_s": 0.4, "period_s": 1.0,
@@ -284,7 +285,7 @@ def _npu(number: int) -> str:
 
 
 def _history(now: float, load: float) -> list[dict[str, Any]]:
-    """A quarter of an hour with a wave and a gap in it."""
+    """An hour with a wave and gaps in it."""
     return [
         {
             "at": now - 5 * back, "ttft_s": (0.9 + 0.8 * math.sin(back / 20)) * load if back % 50 > 4 else None,
@@ -293,5 +294,5 @@ def _history(now: float, load: float) -> list[dict[str, Any]]:
             "hit_rate": 0.3, "running": {"prefill": 2, "decode": 3 if back < 90 else 4, "kvcache": 1},
             "handed_off_bytes_per_s": 83e6 * load, "read_bytes_per_s": 2.1e9 * load, "written_bytes_per_s": 41e3 * load,
         }
-        for back in range(180 if load else 0, 0, -1)
+        for back in range(719 if load else 0, 0, -1)
     ]  # fmt: skip

@@ -64,4 +64,4 @@ async def test_a_click_while_the_page_is_still_opening_counts(browser: Chromium,
         await page.go(f"{dashboard.url}/pools")
         await page.wait(f"document.querySelector({MORE!r}) !== null")
         await page.click(MORE)
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 serving')")

@@ -146,9 +146,9 @@ async def test_without_a_group_it_says_why(browser: Chromium, dashboard: FakeDas
         await open_experts(page, dashboard, wish)
         assert words in await text(page, "main")
         assert await page.run("document.querySelector('.group')") is None
-        await page.run("document.querySelector('nav a').click()")
+        await page.run("document.querySelector('nav a[href=pools]').click()")
         await page.wait("location.pathname === '/pools' && document.querySelectorAll('.pool').length === 3")
-        await page.run("document.querySelector('nav a').click()")
+        await page.run("document.querySelector('nav a[href=experts]').click()")
         await page.wait("location.pathname === '/experts' && document.querySelector('#no-group')?.offsetParent")
         assert page.faults == []
 

@@ -206,7 +206,7 @@ def test_events_by_pool_and_after_an_id(dashboard: FakeDashboard) -> None:
 def test_history_after_a_time(dashboard: FakeDashboard) -> None:
     dashboard.wish(load=0.5)
     samples = dashboard.ask("GET", "/api/pools/history")[2]["samples"]
-    assert len(samples) == 180
+    assert len(samples) == 719
     assert samples[0]["running"] == {"prefill": 2, "decode": 4, "kvcache": 1}
     assert len(dashboard.ask("GET", f"/api/pools/history?after={samples[-3]['at']}")[2]["samples"]) <= 3
 

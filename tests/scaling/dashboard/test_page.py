@@ -26,7 +26,7 @@ async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboar
         ):  # fmt: skip
             assert words in overview, words
         pool = await text(page, DECODE)
-        for words in ("3 running", "room for 7", "12 (4 each)", "50 %", "11 k tokens", "n0: 4-7"):
+        for words in ("3 serving", "room for 7", "12 (4 each)", "50 %", "11 k tokens", "n0: 4-7"):
             assert words in pool, words
         assert "draining" not in pool
         assert await page.run(f"document.querySelector({NUMBER!r}).value") == "3"
@@ -50,19 +50,33 @@ async def test_curves_have_scales_and_end_with_what_the_cards_show(browser: Chro
         await page.wait(f"document.querySelector('{first} .line[d*=L]')")
         curve = await text(page, first)
         assert "1.9 s\n" in curve, "the samples' last value is not known, the card's is"
-        for words in ("TTFT p99", "SLO 2 s", "3 s", "0", "−15", "−5", "now"):
+        for words in ("TTFT p99", "SLO 2 s", "3 s", "2 s", "1 s", "0"):
             assert words in curve, words
-        marks = f"document.querySelector('{first} .lost').getAttribute('d').split('M').length - 1"
-        assert await page.run(marks) == 1, "who died; neither replacement nor start is a loss"
+        times = f"document.querySelector('{first} .curve-times').innerText"
+        assert re.fullmatch(r"(\d\d:[0-5][05]\s*){3}", await page.run(times)), "each 5 minutes of the clock"
+        marks = f"(kind) => document.querySelector(`{first} .${{kind}}`).getAttribute('d').split('M').length - 1"
+        counts = await page.run(f"['scaled', 'started', 'died'].map({marks})")
+        assert counts == [2, 2, 1], "two decisions; replaced and started; who died"
         legend = await text(page, "#curve-legend")
-        assert all(words in legend for words in ("pool scaled", "replica or host lost", "SLO", "decode replicas"))
+        assert all(words in legend for words in ("scaled", "started", "died", "SLO", "decode replicas"))
         assert await page.run("document.querySelector('#curves figure:nth-of-type(5) .big').title") == (
             "prefill 2, decode 3, kvcache 1"
         )
         middle = "const s = document.querySelector('#curves figure:nth-of-type(2) svg'), b = s.getBoundingClientRect();"
         move = "new PointerEvent('pointermove', {clientX: b.left + b.width / 2, clientY: b.top + 9, bubbles: true})"
         await page.run(f"{{ {middle} s.dispatchEvent({move}); }}")
-        assert "32 ms\nat " in await text(page, "#curves figure:nth-of-type(2)"), "the sample that is pointed at"
+        pointed = await text(page, "#curves figure:nth-of-type(2)")
+        assert "32 ms\nat " in pointed, "the sample that is pointed at"
+        assert re.search(r"\d\d:\d\d:\d\d\n32 ms", await text(page, "#curves figure:nth-of-type(2) .tip"))
+        assert pointed.split("at ")[1][:8] in await text(page, first), "the same time in every curve"
+        link = "new URL(document.querySelector('#curves figure:nth-of-type(2) a').href)"
+        assert await page.run(f"{link}.pathname + ' ' + {link}.host") == "/requests 127.0.0.1:8000"
+        begin, end = [await page.run(f"Number({link}.searchParams.get('{key}'))") for key in ("from", "to")]
+        assert end - begin == 61, "the minute before, in whole seconds"
+        assert time.time() - 500 < end < time.time() - 400, "in the middle of a quarter of an hour"
+        await page.click(".range:last-child")
+        assert re.fullmatch(r"(\d\d:(00|15|30|45)\s*){4}", await page.run(times)), "each quarter of an hour"
+        assert await page.run("location.search") == "?range=1+h"
         assert page.faults == []
 
 
@@ -75,7 +89,7 @@ async def test_ranks_stand_below_their_group_with_their_processes(browser: Chrom
         assert re.search(r"r0, pid 5000\s+n0: 0,2\s+6", pool)
         lost = f"document.querySelectorAll({DECODE + ' tr[data-rank][data-state=dead]'!r}).length"
         assert await page.run(lost) == 1
-        assert "3 running" in pool, "groups are counted"
+        assert "3 serving" in pool, "groups are counted"
         dashboard.wish(load=0.8)
         await page.wait(f"document.querySelector({DECODE!r}).querySelectorAll('tr[data-rank]').length === 0")
         assert page.faults == []
@@ -98,7 +112,7 @@ async def test_whoever_comes_without_the_token_is_asked_for_it(browser: Chromium
         assert not await page.run("document.querySelector('#login').offsetParent")
         assert await page.run("document.querySelector('#login-token').value") == ""
         await page.click(MORE)
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 serving')")
         assert page.faults == []
 
 
@@ -127,7 +141,7 @@ async def test_presses_of_plus_are_asked_for_together(browser: Chromium, dashboa
         assert "decode: 3 → 5" in pool
         assert re.search(r"held by page, (10:00|9:5\d) left", pool)
         assert dashboard.pool("decode")["target"] == 5
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 serving')")
         assert "starting" not in await text(page, DECODE)
         asked = [url for url in page.requested if "/scale" in url]
         assert len(asked) == 1
@@ -143,7 +157,7 @@ async def test_a_replica_that_leaves_is_seen_leaving(browser: Chromium, dashboar
         await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('1 draining')")
         assert await page.run("document.querySelectorAll('tr[data-state=draining]').length") == 1
         await page.wait(f"!document.querySelector({DECODE!r}).innerText.includes('draining')")
-        assert "2 running" in await text(page, DECODE)
+        assert "2 serving" in await text(page, DECODE)
 
 
 async def test_a_refusal_says_what_would_fit_and_offers_it(browser: Chromium, dashboard: FakeDashboard) -> None:
@@ -157,10 +171,13 @@ async def test_a_refusal_says_what_would_fit_and_offers_it(browser: Chromium, da
         assert dashboard.pool("decode")["target"] == 3
         await page.run(f"document.querySelector({DECODE!r}).querySelector('.answers button').id = 'take'")
         await page.click("#take")
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('7 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('7 serving')")
         assert dashboard.pool("decode")["target"] == 7
-        assert await page.run(f"document.querySelector({MORE!r}).disabled"), "no room for more"
         assert "2 are free" in await page.run(f"document.querySelector({MORE!r}).title")
+        await page.click(MORE)
+        refused = "Refused: 8 replicas of decode do not fit, 7 would"
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes({refused!r})")
+        await page.wait(f"document.querySelector({NUMBER!r}).value === '7'")
         await page.click(LESS)
         await page.wait(f"!document.querySelector({MORE!r}).disabled && !document.querySelector({MORE!r}).title")
         dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 0})
@@ -221,10 +238,10 @@ async def test_keyboard_only(browser: Chromium, dashboard: FakeDashboard) -> Non
         assert "3px" in ring
         assert "solid" in ring
         await page.press("Space")
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 serving')")
         assert await page.run("document.activeElement.getAttribute('aria-label')") == label, "focus survives looks"
         await page.press("Enter")
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 serving')")
         await page.run(f"document.querySelector({NUMBER!r}).focus()")
         await page.run("document.activeElement.select()")
         await page.type("1")
@@ -234,7 +251,7 @@ async def test_keyboard_only(browser: Chromium, dashboard: FakeDashboard) -> Non
         await page.run("document.activeElement.select()")
         await page.type("2")
         await page.press("Enter")
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('2 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('2 serving')")
         assert await page.run(f"document.querySelector({DECODE!r}).querySelector('[role=status]').innerText")
         assert page.faults == []
 
@@ -288,7 +305,7 @@ async def test_silence_is_said_and_ends(browser: Chromium, dashboard: FakeDashbo
         await page.wait("document.querySelector('#trouble').offsetParent !== null")
         assert await text(page, "#trouble") == "The scaling board does not answer (TimeoutError); try again"
         assert (await text(page, "#live")).startswith("no answer, as of ")
-        assert "3 running" in await text(page, DECODE), "what was seen last stays"
+        assert "3 serving" in await text(page, DECODE), "what was seen last stays"
         dashboard.wish(lost=True)
         await page.wait("document.querySelector('#live').innerText === 'live'")
         assert "The autoscaler does not answer" in await text(page, "#trouble")
@@ -320,7 +337,7 @@ async def test_without_an_autoscaler_there_is_nothing_to_hold(browser: Chromium,
         assert await page.run("document.querySelector('#trouble').offsetParent") is None
         assert await page.run("[...document.querySelectorAll('.keep')].every((e) => e.hidden)")
         await page.click(MORE)
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 serving')")
 
 
 async def test_a_cookie_that_ends_asks_for_the_token_again(browser: Chromium, dashboard: FakeDashboard) -> None:
@@ -343,7 +360,7 @@ async def test_a_page_of_an_earlier_server_goes_on(browser: Chromium, dashboard:
             " given.headers = {'X-Pools-Nonce': 'of-another-server'}; } return window.real(path, given); }; 0"
         )
         await page.click(MORE)
-        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 serving')")
         assert len([url for url in page.requested if "/scale" in url]) == 2
 
 

@@ -1,4 +1,4 @@
-"""The page in addition to numbers: deaths, each NPU, and the last quarter of an hour."""
+"""The page in addition to numbers: deaths, each NPU, the last hour, and ways to requests and logs."""
 
 import re
 
@@ -25,7 +25,7 @@ async def test_a_death_is_seen_at_once_and_so_is_what_comes_in_its_place(
         await open_page(page, dashboard)
         dashboard.wish(load=0.5, dead=["decode"])
         await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('1 dead')")
-        assert "2 running" in await text(page, DECODE)
+        assert "2 serving" in await text(page, DECODE)
         assert await page.run("document.querySelectorAll('#nodes .npu[data-state=dead]').length") == 4
         assert "1,340 tokens resumed" in await text(page, "#decisions")
         await choose(page, "event")
@@ -89,3 +89,32 @@ async def test_curves_are_there_after_a_reload(browser: Chromium, dashboard: Fak
             assert words in curves, words
         assert await page.run("document.querySelector('.curve .scaled').getAttribute('d').length") > 0
         assert page.faults == []
+
+
+async def test_an_event_leads_to_its_requests_and_its_log(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(dead=["decode"])
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.wait("document.querySelector('#decisions li[data-sort=event] .command')")
+        command = await text(page, "#decisions li[data-sort=event] .command")
+        assert re.fullmatch(r"cloudmatrix logs d\w+", command)
+        address = await page.run("document.querySelector('#decisions li[data-sort=event] a').href")
+        assert re.fullmatch(rf"http://127.0.0.1:8000/requests\?from=\d+&to=\d+&find={command.split()[2]}", address)
+        decision = await page.run("document.querySelector('#decisions li[data-sort=decision] a').href")
+        assert re.fullmatch(r"http://127.0.0.1:8000/requests\?from=\d+&to=\d+", decision)
+        await page.click("#decisions .command")
+        await page.wait("document.querySelector('#decisions .command').innerText === 'copied'")
+        await page.wait(f"document.querySelector('#decisions .command').innerText === {command!r}")
+        assert page.faults == []
+
+
+async def test_the_tiles_fill_whole_rows(browser: Chromium, dashboard: FakeDashboard) -> None:
+    tops = "[...document.querySelectorAll('.tile')].map((e) => Math.round(e.getBoundingClientRect().top))"
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        for width, columns in ((1280, 6), (1100, 3), (390, 1)):
+            await page.size(width, 900)
+            await page.wait(f"innerWidth === {width}")
+            rows = await page.run(tops)
+            assert [rows.count(top) for top in dict.fromkeys(rows)] == [columns] * (6 // columns)
+            assert await page.run("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -59,8 +59,10 @@ def test_samples_are_kept_while_nobody_asks(cluster: FakeCluster) -> None:
     assert asyncio.run(board.answer(ReadHistory(1005.0))) == samples[1:]
 
 
-def test_hardware_by_node(cluster: FakeCluster) -> None:
-    first, second = board_of(cluster).read(ReadPools())["nodes"]
+def test_hardware_by_node_and_the_endpoint(cluster: FakeCluster) -> None:
+    state = board_of(cluster).read(ReadPools())
+    assert (state["gateway"]["host"], state["gateway"]["port"]) == ("127.0.0.1", 8000), "for links to its pages"
+    first, second = state["nodes"]
     assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "a.npu0")
     assert first["ub_memory_mib"] == {"used": 128 + 256, "offered": 1024}
     assert second["ub_memory_mib"] == {"used": 64, "offered": 1024}

@@ -1,7 +1,12 @@
-"""What a wheel contains: the native library and the simulator's compiled modules, as far as they can be built."""
+"""What a wheel contains: the native library and the simulator's compiled modules, as far as they can be built; and an
+installed wheel serves the bundled topology and model.
+"""
 
 import importlib.util
+import os
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -75,3 +80,28 @@ def test_the_modules_of_the_wheel_are_used(tmp_path: Path, monkeypatch: pytest.M
     packaged.mkdir(parents=True)
     assert builder.current() == packaged
     assert builder.build(lambda done, of: None) == packaged
+
+
+def test_an_installed_wheel_brings_topology_and_model(tmp_path: Path) -> None:
+    """Without a compiler, which saves a minute; dependencies are those of the tests."""
+
+    def ran(*command: object, folder: Path = tmp_path) -> str:
+        words = [str(word) for word in command]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CXX": "/nowhere/c++"}
+    python = tmp_path / "env" / "bin" / "python"
+    ran(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, folder=ROOT)
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")
+    ran(sys.executable, "-m", "venv", "--without-pip", python.parents[1])
+    pip = ("-m", "pip", "--disable-pip-version-check", "--python", python)
+    ran(sys.executable, *pip, "install", "--no-deps", "--no-index", "--no-compile", wheel)
+    site = Path(ran(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # an editable install there is not followed
+    assert "--detach" in ran(python.with_name("cloudmatrix"), "serve", "--help")
+    show = "from serving.config.load import load_config as load; from serving.shipped import DEFAULT_CONFIG as file"
+    model = Path(ran(python, "-c", f"{show}; print(load(file).model.path)"))
+    assert model.is_relative_to(site)
+    assert (model / "model.safetensors").stat().st_size > 1_000_000

@@ -1,6 +1,7 @@
 """Errors of rows, and the treatment of a row that misses."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -112,13 +113,13 @@ def test_what_was_taken_from_the_split_layout_moves_no_predicted_row(monkeypatch
 def test_the_context_cache_is_judged_at_the_rate_of_plan(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
 
-    def network(queue: EventQueue, topology: Topology, pool_bytes_per_s: float) -> Network:
+    def network(queue: EventQueue, topology: Topology, pool_bytes_per_s: float, *plane: Any) -> Network:
         rates.append(pool_bytes_per_s)
-        return Network(queue, topology, pool_bytes_per_s)
+        return Network(queue, topology, pool_bytes_per_s, *plane)
 
     monkeypatch.setattr(supernode, "Network", network)
     supernode.Supernode(read_config(ROOT / "deploy" / "cloudmatrix384.toml").config, setting.cost, 0)
-    assert rates == [pytest.approx(caching.plan_rate(setting.cost) * 1e9)]
+    assert rates == [pytest.approx(caching.plan_rate(setting.cost, "ub") * 1e9)]
 
 
 def test_a_reason_covers_a_row_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

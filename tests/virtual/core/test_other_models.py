@@ -40,7 +40,7 @@ def test_a_small_system_serves_it(name: str, tmp_path: Path) -> None:
 
 def test_its_reports_say_that_nothing_was_fitted(tmp_path: Path) -> None:
     result = simulate(of(tmp_path, "llama-3.1-8b"), burst(3, prompt=600, output=4))
-    assert result.config[ACCURACY] == GROUPED
+    assert GROUPED in result.config[ACCURACY]
     console = Console(record=True, width=120, file=io.StringIO())
     print_summary(result, summarize(result), console)
     assert GROUPED in console.export_text()

@@ -224,7 +224,7 @@ def test_signals_are_totals_that_end_where_the_result_does() -> None:
     scaler = ScriptedScaler([(5.0, "prefill", 3)])
     result = simulate(config(prefill={"replicas": 1}), load, scaler=scaler)
     known = {one.now: one.start_s for one in scaler.seen}
-    assert [known[at_s] for at_s in (4.0, 9.0, 21.0)] == [5.0, 5.0, 15.0], "as live, where a start is not foreseen"
+    assert [known[at_s] for at_s in (4.0, 9.0, 38.0)] == [30.0, 30.0, 32.0], "as live, where a start is not foreseen"
     for before, after in pairwise(scaler.seen):
         assert after.now > before.now
         for name in ("arrived", "arrived_tokens", "uncached_tokens", "finished", "generated_tokens", "ttft_met"):

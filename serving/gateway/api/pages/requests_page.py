@@ -19,10 +19,17 @@ GROUPS: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
 """Kinds of parts of a time line with a common colour: name, colour, opacity."""
 
 
-def requests_page() -> PageDocument:
-    """The page; its data come from `/v1/requests`."""
+def requests_page(pools_page: str = "") -> PageDocument:
+    """The page; its data come from `/v1/requests`.
+
+    Its address may set the filters: `from` and `to` [s since 1970], `find` (words), `outcome`.
+
+    Args:
+        pools_page: see `StartFacts`.
+    """
     groups = [{"name": name, "color": color, "alpha": alpha, "kinds": kinds} for name, color, alpha, kinds in GROUPS]
     body = Template(page_asset("requests.html")).substitute(most=f"{t.MOST_ROWS:,}")
     script = page_asset("requests.js").replace("/*groups*/[]", json.dumps(groups))
     links = [link("./", "Chat"), link("docs", "API"), link("metrics", "Metrics")]
+    links += [link(pools_page, "Pools")] if pools_page else []
     return document("Requests – CloudMatrix-Infer", links, [Html(body)], script)

@@ -65,9 +65,15 @@ export async function lookAtExperts() {
   return state;
 }
 
-/** Samples of the last 15 minutes that are younger than `after` [s since 1970]. */
+/** Samples of the last hour that are younger than `after` [s since 1970]. */
 export function history(after) {
   return get(`api/pools/history?after=${after}`);
+}
+
+/** All decisions and events that are kept; a look has only the latest. */
+export async function changes() {
+  const [{ decisions }, { events }] = await Promise.all([get("api/pools/decisions"), get("api/pools/events")]);
+  return [...decisions.map((one) => ({ ...one, sort: "decision" })), ...events.map((one) => ({ ...one, sort: "event" }))];
 }
 
 /** verb: scale, hold or release. */

@@ -1,6 +1,6 @@
 // How many replicas: minus, a number, plus, and how long the number stands against the autoscaler.
 //
-// Presses of minus and plus are collected for a moment and asked for together; a typed number waits for Enter.
+// Plus and minus do what Set does with one more or one less. Presses are collected for a moment and asked for together.
 
 import { change } from "./client.js";
 import { make, show, write } from "./dom.js";
@@ -16,7 +16,6 @@ export class ScaleControl {
     this.afterwards = afterwards;
     this.target = 0;
     this.held = null;
-    this.most = 0;
     this.controls = false;
     this.timer = null;
     this.asking = false;
@@ -32,7 +31,7 @@ export class ScaleControl {
       type: "number", min: "0", max: "384", step: "1", inputmode: "numeric", "aria-label": `Replicas of ${pool}`,
       oninput: () => this.typed(), onkeydown: (event) => event.key === "Escape" && this.forget(),
     });
-    this.set = make("button.set", { type: "submit", disabled: true }, "Set");
+    this.set = make("button.set", { type: "submit" }, "Set");
     this.time = make("select", { "aria-label": `How long a number set by hand stands for ${pool}` },
       ...HOLDS.map(([value, words]) => make("option", { value }, words)));
     this.holdButton = make("button", { type: "button", onclick: () => this.hold() }, "Hold");
@@ -40,7 +39,7 @@ export class ScaleControl {
     this.holdWords = make("span.held");
     this.answer = make("p.answer", { role: "status" });
     this.fix = make("button", { type: "button", hidden: true, onclick: () => this.take() });
-    const ask = make("form.ask", { onsubmit: (event) => { event.preventDefault(); this.send(); } }, this.minus, this.number, this.plus, this.set);
+    const ask = make("form.ask", { novalidate: true, onsubmit: (event) => { event.preventDefault(); this.send(); } }, this.minus, this.number, this.plus, this.set);
     this.keep = make("div.keep", {}, make("label", {}, "hold ", this.time), this.holdButton, this.release, this.holdWords);
     this.element = make("div.control", {}, ask, this.keep, make("div.answers", {}, this.answer, this.fix));
   }
@@ -57,18 +56,14 @@ export class ScaleControl {
     if (!this.draft && !this.asking) this.follow();
     write(this.holdWords, pool.hold ? `held by ${pool.hold.by}, ${left(pool.hold.left_s)} left` : "");
     show(this.release, Boolean(pool.hold));
-    for (const part of [this.number, this.time, this.holdButton, this.release]) part.disabled = !controls;
-    this.set.disabled = !controls || !this.draft;
+    for (const part of [this.number, this.set, this.plus, this.time, this.holdButton, this.release]) part.disabled = !controls;
     this.controls = controls;
-    this.most = Math.max(pool.fits, pool.target);
     this.plus.title = pool.shortage || "";
     this.bound();
   }
 
-  /** Plus is off where one more has no place, minus at zero. */
   bound() {
     this.minus.disabled = !this.controls || this.number.valueAsNumber <= 0;
-    this.plus.disabled = !this.controls || this.number.valueAsNumber >= this.most;
   }
 
   /** The number becomes what stands. Whoever is in it and types next means all of it, not digits after it. */
@@ -83,6 +78,7 @@ export class ScaleControl {
     this.number.value = Math.min(384, Math.max(0, (Number.isNaN(now) ? this.target : now) + by));
     this.number.dataset.draft = "";
     this.bound();
+    this.asks(this.number.valueAsNumber);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.send(), COLLECT_MS);
   }
@@ -90,7 +86,6 @@ export class ScaleControl {
   typed() {
     clearTimeout(this.timer);
     this.number.dataset.draft = "";
-    this.set.disabled = false;
     this.bound();
   }
 
@@ -98,7 +93,7 @@ export class ScaleControl {
     clearTimeout(this.timer);
     delete this.number.dataset.draft;
     this.number.value = this.target;
-    this.set.disabled = true;
+    this.say("");
     this.bound();
   }
 
@@ -110,16 +105,22 @@ export class ScaleControl {
       return;
     }
     delete this.number.dataset.draft;
-    this.set.disabled = true;
-    await this.ask(() => change(this.pool, "scale", { replicas: wanted, hold_s: this.time.value }), `Asking for ${plural(wanted, "replica")} …`);
+    this.asks(wanted);
+    await this.ask(() => change(this.pool, "scale", { replicas: wanted, hold_s: this.time.value }));
+  }
+
+  asks(wanted) {
+    this.say(`Asking for ${plural(wanted, "replica")} …`);
   }
 
   hold() {
-    return this.ask(() => change(this.pool, "hold", { hold_s: this.time.value }), "Asking …");
+    this.say("Asking …");
+    return this.ask(() => change(this.pool, "hold", { hold_s: this.time.value }));
   }
 
   async letGo() {
-    await this.ask(() => change(this.pool, "release"), "Asking …");
+    this.say("Asking …");
+    await this.ask(() => change(this.pool, "release"));
     if (this.release.hidden || document.activeElement === document.body) this.holdButton.focus();
   }
 
@@ -129,9 +130,8 @@ export class ScaleControl {
     return this.send();
   }
 
-  async ask(question, words) {
+  async ask(question) {
     this.asking = true;
-    this.say(words);
     try {
       const answer = await question();
       this.say(answer.message || "Done.", "good");

@@ -4,6 +4,7 @@ import { look } from "./client.js";
 import { Curves } from "./curves.js";
 import { keep, show, write } from "./dom.js";
 import { Ledger } from "./ledger.js";
+import { endpointAddress } from "./links.js";
 import { Live } from "./live.js";
 import { NpuMap } from "./npu_map.js";
 import { Overview } from "./overview.js";
@@ -19,6 +20,10 @@ const live = new Live(look, draw, complaint);
 function draw(state) {
   write(at("model"), state.model ? `${state.model} · ${state.mode}` : state.mode);
   document.title = `Pools · ${state.model || state.mode}`;
+  for (const [id, page] of [["chat", ""], ["requests", "requests"]]) {
+    at(id).href = `${endpointAddress(state.gateway)}${page}`;
+    show(at(id), true);
+  }
   overview.update(state);
   curves.update(state);
   map.update(state);

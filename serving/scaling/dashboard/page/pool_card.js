@@ -5,11 +5,11 @@ import { bar, make, show, write } from "./dom.js";
 import { replicaTable } from "./replicas.js";
 import { count, dash, mebibytes, percent } from "./words.js";
 
-const COUNTS = ["running", "dead", "starting", "draining"];
+const COUNTS = { running: "serving", dead: "dead", starting: "starting", draining: "draining" };
 
 export function poolCard({ pool, kind }, afterwards) {
   const parts = {
-    counts: Object.fromEntries(COUNTS.map((name) => [name, make("span.chip")])),
+    counts: Object.fromEntries(Object.keys(COUNTS).map((name) => [name, make("span.chip")])),
     room: make("span.quiet"),
     facts: facts(pool, kind),
     control: new ScaleControl(pool, afterwards),
@@ -26,7 +26,7 @@ export function poolCard({ pool, kind }, afterwards) {
 function update(parts, { pool: state, controls, scaled }) {
   for (const [name, chip] of Object.entries(parts.counts)) {
     chip.dataset.state = name;
-    write(chip, `${state[name]} ${name}`);
+    write(chip, `${state[name]} ${COUNTS[name]}`);
     show(chip, name === "running" || state[name] > 0);
   }
   const range = scaled ? `autoscaler ${state.low}–${state.high}, ` : "";

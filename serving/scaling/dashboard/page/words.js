@@ -17,7 +17,7 @@ export function seconds(value) {
   if (value === null || value === undefined) return dash;
   if (value >= 9.95) return join(Math.round(value), "s");
   if (value >= 0.995) return join(brief(value), "s");
-  return join(Math.round(value * 1000), "ms");
+  return join(value >= 0.00995 ? Math.round(value * 1000) : brief(value * 1000), "ms");
 }
 
 export function percent(share, digits = 0) {

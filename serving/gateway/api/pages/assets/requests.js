@@ -3,6 +3,8 @@
 const $ = (id) => document.getElementById(id);
 const GROUPS = /*groups*/[];
 const ROUTES = { chatcmpl: "chat", cmpl: "completions", resp: "responses", msg: "messages" };
+const asked = new URLSearchParams(location.search);
+let span = asked.has("from") || asked.has("to") ? { from: Number(asked.get("from") ?? 0) || 0, to: Number(asked.get("to")) || Infinity } : null; // [s since 1970]
 let rows = null, order = { key: "arrived", down: true }, open = decodeURIComponent(location.hash.slice(1));
 
 const seconds = (value) => value === null || value === undefined ? "–" : value >= 1 ? `${value.toFixed(2)} s` : value >= 1e-3 ? `${(value * 1e3).toFixed(1)} ms` : `${Math.round(value * 1e6)} µs`;
@@ -42,11 +44,32 @@ function head() {
   }));
 }
 
+/** The filters are in the address, so that a link from the page of the pools, a reload and a copy show the same. */
+function keep() {
+  const wanted = { find: $("wanted").value, outcome: $("outcome").value, from: span?.from || "", to: span && span.to < Infinity ? span.to : "" };
+  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== "")).toString();
+  history.replaceState(null, "", `${location.pathname}${query ? `?${query}` : ""}${location.hash}`);
+}
+
+function timeSpan() {
+  $("span").hidden = !span;
+  if (span) $("span").textContent = `${span.from ? `${new Date(span.from * 1000).toLocaleDateString()} ${clock(span.from)}` : ""} – ${span.to < Infinity ? clock(span.to) : "now"} ×`;
+  $("span").title = "Requests that ran in this time; press to see all";
+}
+
+/** How many rows are shown, and whether requests of the wanted time may be missing. */
+function counted(found) {
+  if (!rows) return "";
+  const oldest = Math.min(...rows.map((row) => row.arrived));
+  return `${found} of ${rows.length}${span && span.from < oldest && rows.length ? `; the oldest kept began at ${clock(oldest)}` : ""}`;
+}
+
 function shown() {
   const words = $("wanted").value.toLowerCase().split(/\s+/).filter(Boolean), outcome = $("outcome").value;
   const value = COLUMNS.find(([key]) => key === order.key)[2];
   const fits = (row) => {
     const failed = row.outcome === "abort" || row.outcome === "error";
+    if (span && (row.arrived > span.to || row.arrived + row.total_s < span.from)) return false;
     if (outcome === "failed" ? !failed : outcome === "resumed" ? !row.resumed : outcome && row.outcome !== outcome) return false;
     const text = `${row.names.join(" ")} ${row.request_id} ${row.namespace} ${row.replicas.join(" ")} ${row.outcome} ${row.reason} ${route(row)}`.toLowerCase();
     return words.every((word) => text.includes(word));
@@ -58,7 +81,8 @@ function shown() {
 function draw() {
   head();
   const found = shown();
-  $("count").textContent = rows ? `${found.length} of ${rows.length}` : "";
+  timeSpan();
+  $("count").textContent = counted(found.length);
   $("rows").tBodies[0].replaceChildren(...found.map((row) => {
     const line = made("tr", row.outcome === "error" ? "bad" : "");
     line.tabIndex = 0;
@@ -159,7 +183,10 @@ async function show(id) {
   place.scrollIntoView({ block: "nearest" });
 }
 
-for (const id of ["wanted", "outcome"]) $(id).addEventListener("input", draw);
+for (const id of ["wanted", "outcome"]) $(id).addEventListener("input", () => { keep(); draw(); });
+$("wanted").value = asked.get("find") ?? "";
+$("outcome").value = asked.get("outcome") ?? "";
+$("span").addEventListener("click", () => { span = null; keep(); draw(); });
 setInterval(() => { if ($("live").checked && !document.hidden) update(); }, 2000);
 addEventListener("hashchange", () => show(decodeURIComponent(location.hash.slice(1))));
 update().then(() => { if (open) show(open); });
