@@ -1,14 +1,14 @@
-"""Exceptions for failures on the client's side. Each is one line on the terminal and an exit status.
+"""Exceptions for failures on the client's side. Each is one line on the terminal and an exit code.
 
-    LoadgenError                  exit status 1
-    ├── UsageError                flags, files and values given by the user             exit status 2
+    LoadgenError
+    ├── UsageError                flags, files and values given by the user
     │   └── TraceFormatError      a data set or trace file that does not match its format
-    ├── ServerError               the server under test cannot be used at all           exit status 3
+    ├── ServerError               the server under test cannot be used at all
     │   ├── ServerUnreachable     connection refused, name unknown, TLS refused, not ready in time
     │   ├── WrongModel            the server does not serve the requested model
     │   └── AuthRefused           401 or 403
-    ├── OutputError               the output folder or file cannot be written           exit status 4
-    └── WorkerLost                a worker process exited early                         exit status 1
+    ├── OutputError               the output folder or file cannot be written
+    └── WorkerLost                a worker process exited early
 
 The failure of a *request* is not an exception but a value: `RequestOutcome`.
 """
@@ -19,22 +19,22 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.exit_codes import ExitCode
+
 NOT_JSON = (msgspec.DecodeError, UnicodeError)
 """Errors of `loadgen.json_text` for bytes that are not JSON, not UTF-8, or nested too deeply."""
-INTERRUPTED = 130
-"""Exit status after an interruption by the user, as in shells."""
 
 
 class LoadgenError(Exception):
     """Base of the tree; its text is one line that includes the remedy."""
 
-    exit_status = 1
+    exit_code = ExitCode.FAILURE
 
 
 class UsageError(LoadgenError):
     """A flag, a file or a value given by the user is wrong."""
 
-    exit_status = 2
+    exit_code = ExitCode.USAGE
 
 
 class TraceFormatError(UsageError):
@@ -44,7 +44,7 @@ class TraceFormatError(UsageError):
 class ServerError(LoadgenError):
     """The server under test cannot be used."""
 
-    exit_status = 3
+    exit_code = ExitCode.SERVER
 
 
 class ServerUnreachable(ServerError):
@@ -62,7 +62,7 @@ class AuthRefused(ServerError):
 class OutputError(LoadgenError):
     """Results cannot be written."""
 
-    exit_status = 4
+    exit_code = ExitCode.OUTPUT
 
 
 class WorkerLost(LoadgenError):

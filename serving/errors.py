@@ -1,7 +1,8 @@
 """All errors of `serving/`, as one tree.
 
 ServingError
-├── ConfigError                 the configuration or the command line is wrong; exit code 2
+├── ConfigError                 the configuration or the command line is wrong
+│   └── NotWrittenError             a result cannot be written
 ├── ModelError                  the checkpoint folder cannot be served
 ├── RequestError                an invalid request; HTTP 4xx
 │   ├── InvalidRequestError         400, names the parameter
@@ -55,6 +56,10 @@ class ServingError(Exception):
 
 class ConfigError(ServingError):
     """The configuration or command line is invalid."""
+
+
+class NotWrittenError(ConfigError):
+    """A command's result cannot be written."""
 
 
 class ModelError(ServingError):

@@ -12,10 +12,9 @@ from typing import TextIO
 
 from rich.console import Console
 
-from serving.errors import ConfigError
+from loadgen.terminal import terminal_console
+from serving.errors import NotWrittenError
 
-PLAIN_WIDTH = 120
-"""Least number of columns without a terminal."""
 COMMAND = "cloudmatrix"
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -42,9 +41,8 @@ def without_controls(text: str) -> str:
 
 
 def table_console() -> Console:
-    """A console as wide as the terminal; without one a wide console, so that pipes and files lose no columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))
+    """The console for a command's tables."""
+    return terminal_console()
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -114,20 +112,20 @@ def silence(stream: TextIO) -> None:
 def make_folder(path: Path) -> None:
     """Create a report's folder.
 
-    Raises: ConfigError if it cannot be created.
+    Raises: NotWrittenError if it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot write into {path}: {error.strerror or error}; name another folder") from None
+        raise NotWrittenError(f"cannot write into {path}: {error.strerror or error}; name another folder") from None
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a report's file.
 
-    Raises: ConfigError if the file cannot be written.
+    Raises: NotWrittenError if the file cannot be written.
     """
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+        raise NotWrittenError(f"cannot write {path}: {error.strerror or error}") from None

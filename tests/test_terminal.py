@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.terminal import PLAIN_WIDTH, endings_as_interrupt, own_command, table_console
+from loadgen.terminal import PLAIN_WIDTH, terminal_console
+from serving.terminal import endings_as_interrupt, own_command, table_console
+from tests.architecture.source_tree import read_sources
 
 PRINTING = """
 import sys
@@ -143,3 +146,24 @@ def test_handlers_are_as_before() -> None:
     with endings_as_interrupt():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {kind: signal.getsignal(kind) for kind in before} == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "colored"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colours_follow_the_terminal_and_two_variables(
+    variables: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal_console().print("figure", style="green")
+    assert ("\x1b[32m" in capsys.readouterr().out) is colored
+
+
+def test_consoles_of_both_programs_are_made_in_one_place() -> None:
+    makers = [one.path for one in read_sources("serving", "loadgen") if re.search(r"(?<![A-Za-z])Console\(", one.text)]
+    assert makers == ["loadgen/terminal.py"]

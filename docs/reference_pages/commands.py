@@ -9,18 +9,27 @@ from collections.abc import Iterator
 
 import loadgen.cli.main as loadgen_cli
 from docs.reference_pages.markdown import made_by_a_script, table
+from loadgen.exit_codes import MEANINGS, ExitCode
+from loadgen.server_address import DEFAULT_URL, KEY_VARIABLE
 from serving.cli import command_parser
 from serving.cli.command_line import COMMANDS
 
 HEAD = """Two programs: `cloudmatrix` runs and simulates the system, `loadgen` loads any OpenAI-compatible server.
-`--help` of each command prints the same. Both exit with 0 on success, 2 for an error that the user can correct,
-reported in one line, and 130 after Ctrl-C; `loadgen` adds 3 (the server cannot be used), 4
-(results cannot be written) and 5 (too many requests failed)."""
+`--help` of each command prints the same.
+
+- **`--url`** is the server's address in both. Without it, they use the system that you run on this machine, else
+  `{url}`. A key is that of `--api-key`, else of `{key}`.
+- **Durations** are `500ms`, `30s`, `2min`, `1h30m`; sizes `512MiB`, `1.5GiB`.
+- **Colours** appear on a terminal only. `NO_COLOR=1` turns them off, `FORCE_COLOR=1` on.
+
+The exit code says how a command ended:"""
 
 
 def commands() -> str:
     """The page."""
-    return "\n".join([made_by_a_script("Commands", HEAD), *_cloudmatrix(), *_loadgen()])
+    head = HEAD.format(url=DEFAULT_URL, key=KEY_VARIABLE)
+    codes = table(("code", "meaning"), [(str(code.value), MEANINGS[code]) for code in ExitCode])
+    return "\n".join([made_by_a_script("Commands", head), codes, *_cloudmatrix(), *_loadgen()])
 
 
 def _cloudmatrix() -> Iterator[str]:

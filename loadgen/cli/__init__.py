@@ -1,1 +1,1 @@
-"""The `loadgen` command: flags in, exit status out."""
+"""The `loadgen` command: flags in, exit code out."""

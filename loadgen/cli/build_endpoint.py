@@ -1,12 +1,13 @@
 """From flags to the `Endpoint`: address, headers, the fields that every body has."""
 
 import argparse
-import os
 from urllib.parse import urlsplit
 
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
-from loadgen.errors import UsageError
+from loadgen.errors import ServerError, UsageError
+from loadgen.server_address import DEFAULT_URL, key_or_environment, own_urls, server_address, temporary_folder
 
+DEFAULT_PORT = 8000
 _CHAT = ("openai-chat", "chat")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
@@ -35,27 +36,24 @@ def build_endpoint(flags: argparse.Namespace, *, ignore_eos: bool) -> Endpoint:
 
 
 def base_url(flags: argparse.Namespace) -> str:
-    """Scheme, host and port, without a trailing /v1, which people paste along.
+    """Address of the server: that of `--url`, or of `--host` and `--port`, or as for commands of `cloudmatrix`.
 
-    Raises: UsageError.
+    Raises: UsageError; ServerError if several systems of this user run on this machine.
     """
-    given = f"--url {flags.url}" if flags.url else f"--host {flags.host}"
-    host = f"[{flags.host}]" if ":" in flags.host and not flags.host.startswith("[") else flags.host  # IPv6
-    url = (flags.url or f"http://{host}:{flags.port}").rstrip("/")
-    if "://" not in url:
-        url = f"http://{url}"
-    url = url.removesuffix("/v1")
+    if flags.url is not None:
+        url: str = flags.url
+        return url
+    if flags.host is None and flags.port is None:
+        own = own_urls(temporary_folder())
+        if len(own) > 1:
+            raise ServerError(f"several systems of yours run on this machine: choose one by --url: {', '.join(own)}")
+        return own[0] if own else DEFAULT_URL
+    host = flags.host or "127.0.0.1"
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        fine = False
-    if not fine:
-        raise UsageError(f"{given}: not an address; write e.g. http://127.0.0.1:8000")
-    refuse_user("--url", url)
-    if parts.query or parts.fragment:
-        raise UsageError(f"{given}: an address without ? and #; a query belongs to --endpoint '/v1/completions?...'")
-    return url
+        return server_address(f"http://{host}:{flags.port or DEFAULT_PORT}")
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--host {flags.host}: {error}") from None
 
 
 def refuse_user(flag: str, url: str) -> None:
@@ -73,7 +71,7 @@ def _headers(flags: argparse.Namespace) -> list[tuple[str, str]]:
     Raises: UsageError for what no header line can hold.
     """
     headers = list(flags.header)
-    key = flags.api_key or os.environ.get("OPENAI_API_KEY")  # as every OpenAI client does
+    key = key_or_environment(flags.api_key)
     if key and not any(name.lower() == "authorization" for name, _ in headers):
         headers.append(("Authorization", f"Bearer {key}"))
     for name, value in headers:

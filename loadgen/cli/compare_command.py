@@ -3,21 +3,20 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from loadgen.compare.pairs import compare_paths
 from loadgen.compare.report import comparison_page, comparisons_json, print_comparisons
 from loadgen.run_report.report_file import write_page
+from loadgen.terminal import terminal_console
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="DIR", help="baseline first, then what to hold against it"
+        "runs", nargs="+", type=Path, metavar="DIR", help="the baseline first, then the runs to compare with it"
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a page with tables and charts, too")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="also write a page with tables and charts")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.epilog = "Repetitions (loadgen run --repeats N) give intervals that hold from run to run."
+    parser.epilog = "Repetitions (loadgen run --repeats N) give intervals that include the variation from run to run."
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -33,7 +32,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.json:
         print(comparisons_json(comparisons))
     else:
-        print_comparisons(comparisons, Console())
+        print_comparisons(comparisons, terminal_console())
         if flags.out:
             print(flags.out)
     return 0

@@ -16,7 +16,8 @@ from loadgen.cli.build_workload import Content
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.driver.progress import FleetReport, Progress
-from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
+from loadgen.errors import UsageError
+from loadgen.exit_codes import ExitCode
 from loadgen.metrics.samples import SAMPLES, samples
 from loadgen.metrics.summary import summarize
 from loadgen.metrics.verdict import GeneratorFacts, Identity
@@ -98,7 +99,7 @@ class Measured:
 
     Attributes:
         aborted: why a watch stopped it early, else empty.
-        stopped: exit status if it was stopped otherwise: the user (`INTERRUPTED`), or an error of ours; else 0.
+        stopped: exit code if it was stopped otherwise, by the user or by an error of ours; else 0.
     """
 
     result: RunResult
@@ -163,7 +164,8 @@ def run_once(
     result.npus = flags.npus or (npus(series) if series else None)
     if aborted or not report.interrupted:
         return Measured(result, records, series, aborted[0] if aborted else "")
-    return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
+    stopped = ExitCode.FAILURE if report.problems else ExitCode.INTERRUPTED
+    return Measured(result, records, series, stopped=stopped)
 
 
 def _live(bench: Bench, load: LoadSchedule, schedule: Schedule, label: str) -> LiveProgress:

@@ -12,7 +12,8 @@ import msgspec
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Measured, Watch, run_once
-from loadgen.errors import INTERRUPTED, OutputError, explained
+from loadgen.errors import OutputError, explained
+from loadgen.exit_codes import ExitCode
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.vllm_keys import flat as vllm_keys
 from loadgen.record import RequestRecord
@@ -28,7 +29,7 @@ class Finished:
     Attributes:
         result: of the single run, or of all repetitions merged.
         runs: the repetitions.
-        stopped: exit status if the series was stopped early, so that no other run starts; else 0.
+        stopped: exit code if the series was stopped early, so that no other run starts; else 0.
     """
 
     result: RunResult
@@ -61,7 +62,7 @@ def run_repeated(
     stopped = 0
     for number in range(repeats):
         if number and not rested(bench.flags.pause):
-            stopped = INTERRUPTED
+            stopped = ExitCode.INTERRUPTED
             break
         own_folder = folder / f"repetition-{number + 1}" if folder and repeats > 1 else folder
         name = f"{label or load.label}, repetition {number + 1} of {repeats}" if repeats > 1 else label or load.label

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from loadgen.cli.bench import Bench, check_series, open_bench
@@ -20,6 +19,7 @@ from loadgen.cli.series import FULL_REQUESTS, IDLE_REQUESTS, SweepSeries, run_sw
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
 from loadgen.driver.progress import Progress
 from loadgen.errors import UsageError, explained
+from loadgen.exit_codes import ExitCode
 from loadgen.metrics.verdict import kept_rate
 from loadgen.record import FAILURES, NOT_COUNTED
 from loadgen.report import numbers
@@ -29,12 +29,16 @@ from loadgen.run_report.console import print_result, print_sweep
 from loadgen.run_report.sweep_charts import load_text
 from loadgen.search import backlog, saturation
 from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings, Verdict
+from loadgen.terminal import terminal_console
 
 # The search for the largest load that holds the SLOs: short runs choose the starting point, then probes follow.
 
 _LARGEST_CONCURRENCY = 4096
 _OF_FULL = 0.5
 """Part of the full server's rate that is probed first: neither idle nor, with usual limits, too much."""
+_OF_FULL_IN_TIME, _GROWTH_IN_TIME = 0.8, 1.5
+"""The same with `--within`, and the factor between probes: most servers are then bracketed by two probes."""
+_FULL_REQUESTS_IN_TIME = 32
 _OCTAVES_DOWN = 4
 """Halvings of the first rate at most: the search does not go below 1/16 of it."""
 
@@ -56,7 +60,7 @@ class Ends:
 def run_search(bench: Bench) -> tuple[SweepResult, int]:
     """Probe until the largest value that holds the SLOs is bracketed by two neighbours.
 
-    Returns: also the exit status if it was stopped early, else 0.
+    Returns: also the exit code if it was stopped early, else 0.
     Raises: as `run_once`; UsageError if no request of the initial short run succeeded.
     Effects: reports the expected duration, then the result of each probe.
     """
@@ -95,7 +99,8 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool, spent_s: float) ->
         spent_s: on the short runs before it.
     """
     flags = bench.flags
-    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(_OF_FULL * ends.full_per_s)
+    of_full = _OF_FULL_IN_TIME if flags.within else _OF_FULL
+    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(of_full * ends.full_per_s)
     return SearchSettings(
         target=flags.attainment,
         first=min(first, _LARGEST_CONCURRENCY) if whole else first,
@@ -105,6 +110,7 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool, spent_s: float) ->
         least_requests=flags.probe_requests,
         least_duration_s=flags.duration or SearchSettings().least_duration_s,
         most_probes=flags.max_probes,
+        growth=_GROWTH_IN_TIME if flags.within else SearchSettings().growth,
         within_s=max(1.0, flags.within - spent_s) if flags.within else math.inf,
     )
 
@@ -143,7 +149,8 @@ def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
 
     Raises: UsageError if no request succeeded; KeyboardInterrupt, LoadgenError as `short_run`.
     """
-    full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
+    requests = _FULL_REQUESTS_IN_TIME if bench.flags.within else FULL_REQUESTS
+    full = short_run(bench, series, bench.load(slots=requests), requests, "full server")
     latency = full.metrics.get("e2e_sent")
     if not (latency and latency.mean):
         raise UsageError("no request succeeded in the first short run; see what `loadgen run --concurrency 64` says")
@@ -179,7 +186,7 @@ def _outcome_words(settings: SearchSettings, results: list[ProbeResult]) -> str:
     }[saturation.verdict(settings, group)]  # fmt: skip
     why = last.overloaded or last.held_back
     low, high = saturation.bracket_of(settings, results)
-    between = f"; it is between {low:g} and {high:g}" if low is not None and high is not None else ""
+    between = f"; the limit is between {low:g} and {high:g}" if low is not None and high is not None else ""
     return f"{state}: {good:,} of {counted:,} within the SLOs{f'; {why}' if why else ''}{between}"
 
 
@@ -224,9 +231,6 @@ def _probe_result(value: float, finished: Finished, took_s: float) -> ProbeResul
     )
 
 
-TOO_MANY_FAILURES = 5
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare all flags of `loadgen run`."""
     parser.usage = "loadgen run [--url URL] [--concurrency N | --request-rate R | ...] [FLAGS]"
@@ -254,7 +258,7 @@ def run(flags: argparse.Namespace) -> int:
     check_workload_flags(flags)
     _check_out(flags)
     # Progress and tables on stderr if stdout is to be read by a program.
-    console = Console(stderr=flags.json, soft_wrap=True)
+    console = terminal_console(stderr=flags.json, soft_wrap=True)
     with open_bench(flags, console) as bench:
         if flags.sweep or flags.find_max:
             return _series(bench)
@@ -275,6 +279,9 @@ def _single(bench: Bench) -> int:
 def _series(bench: Bench) -> int:
     result, stopped = run_search(bench) if bench.flags.find_max else run_sweep(bench)
     _show(bench, result)
+    what = bench.flags.find_max
+    if what and result.best is not None:
+        _say(bench, f"The largest {what} that held the SLOs: {load_text(what, result.best)}.")
     return _status(bench, [point.result for point in result.points if not point.aborted], stopped=stopped)
 
 
@@ -297,14 +304,14 @@ def _show(bench: Bench, result: RunResult | SweepResult) -> None:
 
 
 def _status(bench: Bench, results: list[RunResult], *, stopped: int) -> int:
-    """Exit status."""
+    """Exit code."""
     if stopped:
         return stopped
     failed = sum(count for result in results for name, count in result.outcomes.items() if name in FAILURES)
     failed += sum(result.contradictions for result in results)
     counted = sum(count for result in results for name, count in result.outcomes.items() if name not in NOT_COUNTED)
     if counted == 0 or failed / counted > bench.flags.max_failure_share:
-        return TOO_MANY_FAILURES
+        return ExitCode.REQUESTS
     return 0
 
 

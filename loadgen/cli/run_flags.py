@@ -5,6 +5,7 @@ from pathlib import Path
 
 from loadgen.cli import values
 from loadgen.quantities import Duration
+from loadgen.server_address import URL_HELP, server_address
 
 # Flags of `loadgen run` for the target, the arrivals and the duration. Names are those of `vllm bench serve`.
 #
@@ -19,11 +20,12 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
         "--base-url",
         "--target",
         dest="url",
+        type=server_address,
         metavar="URL",
-        help="server under test, without /v1 (default http://HOST:PORT)",
+        help=URL_HELP,
     )
-    group.add_argument("--host", default="127.0.0.1", help="if there is no --url (default %(default)s)")
-    group.add_argument("--port", type=values.count, default=8000, help="if there is no --url (default %(default)s)")
+    group.add_argument("--host", help="with --port, instead of --url (default 127.0.0.1)")
+    group.add_argument("--port", type=values.count, help="with --host, instead of --url (default 8000)")
     group.add_argument(
         "-m", "--model", "--served-model-name", help="name sent as `model`; default: the only one that the server has"
     )

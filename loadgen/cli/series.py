@@ -8,7 +8,8 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
-from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError, explained
+from loadgen.errors import LoadgenError, OutputError, UsageError, explained
+from loadgen.exit_codes import ExitCode
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report
@@ -57,7 +58,7 @@ class SweepSeries:
 
     def pause(self) -> bool:
         """Let the server become idle between points; False if the user stops the series during the wait."""
-        self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else INTERRUPTED
+        self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else ExitCode.INTERRUPTED
         return not self.stopped
 
     def load(self, value: float) -> LoadSchedule:
@@ -101,7 +102,7 @@ class SweepSeries:
 def run_sweep(bench: Bench) -> tuple[SweepResult, int]:
     """One run for each value, ascending; those done are kept if the user stops it, or if one cannot be made.
 
-    Returns: also the exit status if it was stopped early, else 0.
+    Returns: also the exit code if it was stopped early, else 0.
     Raises: as `run_once`.
     """
     series = SweepSeries(bench, bench.flags.sweep)
@@ -145,7 +146,7 @@ def short_run(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: i
     """
     short = LoadSchedule(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
     run = run_once(bench, short, seed=series.next_seed(), folder=None, label=label)
-    if run.stopped == INTERRUPTED:
+    if run.stopped == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if run.stopped:
         raise LoadgenError(f"the run {label!r}, ahead of the series, ended early: {'; '.join(run.result.warnings)}")

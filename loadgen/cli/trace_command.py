@@ -45,7 +45,9 @@ def _add_reading_flags(parser: argparse.ArgumentParser) -> None:
     """Declare flags for what the format of the file that is read leaves open."""
     parser.add_argument("--block-tokens", type=values.count, metavar="N", help="tokens of a block of its hash_ids")
     parser.add_argument(
-        "--columns", metavar="TIME,PROMPT,OUTPUT", help="names of a CSV's columns; times are seconds or dates"
+        "--columns",
+        metavar="KEY=NAME,...",
+        help="of a CSV: timestamp=NAME,input=NAME,output=NAME, and unit=ms, us or ns for the times, if not s",
     )
     parser.add_argument("--seed", type=values.whole, default=0, metavar="N", help="of a ServeGen folder's requests")
 

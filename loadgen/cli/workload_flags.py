@@ -86,8 +86,9 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument(
         "--columns",
-        metavar="TIME,PROMPT,OUTPUT",
-        help="traces: the file is CSV with these columns, times in seconds or dates (default: by its first line)",
+        metavar="KEY=NAME,...",
+        help="traces: the file is CSV with columns of these names: timestamp=NAME,input=NAME,output=NAME: arrival"
+        " (dates, or numbers of unit=s, ms, us or ns; default s), tokens of prompt and response (default: by line 1)",
     )
     group.add_argument(
         "--cycle", action="store_true", help="repeat a data set when it ends (default: the run ends with it)"

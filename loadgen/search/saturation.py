@@ -36,8 +36,8 @@ class SearchSettings:
         resolution: the search ends when first failed / best held is below 1 + this.
         most_probes: probes in all. most_repeats: probes of the same value before the nearer side is taken.
         within_s: duration of the search [s]. A finite one is divided: a probe takes a `_COARSE` of it until there is a
-            bracket, then a `_FINE`, in place of the least requests and duration; each value is probed once; the search
-            ends when another probe would not fit.
+            bracket, then a `_FINE`, in place of the least requests and duration; each value is probed once,
+            the best again if that was a coarse probe; the search ends when another probe would not fit.
     """
 
     target: float = 0.9
@@ -127,12 +127,23 @@ def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe
         if state is Verdict.OPEN:
             return Probe(value, _counted(by_value[value]) or requests_for(settings, value), repeat=True)
     following = _following(settings, bracket)
-    if following is None:
+    if following is not None:
+        probe = Probe(following, requests_for(settings, following, coarse=None in bracket))
+    elif (confirming := _confirming(settings, by_value, bracket[0])) is not None:
+        probe = confirming
+    else:
         return _found(settings, by_value, bracket, "")
-    probe = Probe(following, requests_for(settings, following, coarse=None in bracket))
     if results and _spent_s(results) + _likely_s(settings, probe, results) > settings.within_s:
         return _found(settings, by_value, bracket, f"after {_spent_s(results):.0f} s, the time allowed")
     return probe
+
+
+def _confirming(settings: SearchSettings, by_value: dict[float, list[ProbeResult]], best: float | None) -> Probe | None:
+    """A fine probe of the best value if only a coarse one has held: a queue that grows slowly shows late."""
+    if best is None or math.isinf(settings.within_s):
+        return None
+    requests = requests_for(settings, best)
+    return Probe(best, requests, repeat=True) if _counted(by_value[best]) < requests / 2 else None
 
 
 def _spent_s(results: Sequence[ProbeResult]) -> float:

@@ -19,6 +19,7 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, AuthRefused, ServerError, ServerUnreachable, UsageError
+from loadgen.server_address import nothing_listens
 
 LARGEST_ANSWER_BYTES = 64 * 2**20
 """Far above any page of metrics; a server that streams for ever must not fill our memory."""
@@ -149,7 +150,7 @@ class QueryConnection:
         where = self.base_url
         match error:
             case ConnectionRefusedError():
-                return f"nothing listens at {where} (connection refused): is the server started, is the port right?"
+                return nothing_listens(where)
             case socket.gaierror() | UnicodeError():
                 return f"cannot find the host of {where}: check the name"
             case ssl.SSLCertVerificationError():

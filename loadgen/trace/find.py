@@ -22,7 +22,7 @@ FORMATS = (
     "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), Qwen-Bailian JSON lines (chat_id, ...), "
     "a load generator's trace, CSV of Azure's (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT's "
     "(Timestamp,Request tokens,Response tokens), Mooncake's names (timestamp,input_length,output_length) or plain "
-    "(arrival_s,prompt_tokens,output_tokens, or vLLM's names), any other CSV by --columns TIME,PROMPT,OUTPUT, a "
+    "(arrival_s,prompt_tokens,output_tokens, or vLLM's names), any other CSV by --columns timestamp=NAME,..., a "
     "ServeGen folder"
 )
 _OBJECT = json_text.Decoder(dict[str, msgspec.Raw])

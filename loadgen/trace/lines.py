@@ -133,7 +133,6 @@ LONGEST_S = 400 * 86_400.0
 _EPOCH = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds"))
 _EPOCH_FROM_S, _EPOCH_TO_S = 1e9, 4e9
 """Since 1970: 2001 to 2096."""
-_UNITS = {1.0: "seconds", 1000.0: "milliseconds"}
 
 
 class TraceTimes:
@@ -149,7 +148,7 @@ class TraceTimes:
         self._path = path
         self._notes = notes
         self._per_s = per_s
-        self._asked = _UNITS[per_s]
+        self._asked = dict(_EPOCH)[per_s]
         self._dates_expected = dates_expected
         self._begun = False
         self._origin: datetime | float = 0.0

@@ -14,13 +14,14 @@
     27482.125,374,44
 
 Columns may be in any order, with further columns between them. Those of a plain file may have other names (`NAMES`,
-vLLM's among them); any others are named by the user (`custom_table`).
+vLLM's among them); any others are named by the user, in `COLUMNS_FORM` (`custom_table`).
 """
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 
 from loadgen.errors import TraceFormatError, UsageError
@@ -60,7 +61,7 @@ BURSTGPT = CsvFormat(
 MOONCAKE = CsvFormat(
     ("timestamp", "input_length", "output_length"),
     per_s=1000.0,
-    note="timestamp counts milliseconds, as in Mooncake's JSON; if these are seconds, name the columns by --columns",
+    note="timestamp counts milliseconds, as in Mooncake's JSON; if these are seconds, give --columns with unit=s",
 )
 TABLES = (AZURE, PLAIN, BURSTGPT, MOONCAKE)
 NAMES = (
@@ -70,6 +71,9 @@ NAMES = (
      "generation_tokens", "num_generation_tokens"),
 )  # fmt: skip
 """Known column names of time [s], prompt and output tokens: plain ones, OpenAI's, vLLM's, and those of JSON traces."""
+COLUMNS_FORM = "timestamp=NAME,input=NAME,output=NAME[,unit=ms]"
+_KEYS = ("timestamp", "input", "output")
+_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 """Azure's traces have dates; written ones need an arbitrary first day."""
@@ -109,7 +113,7 @@ class TableTrace:
         if whole and arrival_s > max(LATEST_FIRST_S, count * _SPARSE_S):
             raise TraceFormatError(
                 f"{self.path}: {count} requests in {arrival_s / 86_400:.1f} days, all at whole seconds: are these "
-                "milliseconds? Divide them by 1000; if they are seconds, write them with a decimal point"
+                "milliseconds? Give --columns with unit=ms; if they are seconds, write them with a decimal point"
             )
 
     def _rows(self) -> Iterator[tuple[int, str, int, int]]:
@@ -148,7 +152,7 @@ class TableTrace:
         columns = self.table.columns
         missing = [column for column in columns if column not in names]
         if missing:
-            raise trace_error(self.path, 1, f"no column {', '.join(missing)}; the first line names {','.join(columns)}")
+            raise trace_error(self.path, 1, f"no column {', '.join(missing)}; there are {', '.join(names)}")
         return [names.index(column) for column in columns]
 
 
@@ -164,19 +168,37 @@ def table_of(names: Iterable[str]) -> CsvFormat | None:
 
 
 def custom_table(columns: str) -> CsvFormat:
-    """The format of a file with user-defined column names: times in seconds, or dates.
+    """The format of a file with user-defined column names.
 
     Args:
-        columns: names of time, prompt and response, with commas between them.
-    Raises: UsageError if they are not three.
+        columns: `timestamp=NAME,input=NAME,output=NAME` in any order, with `unit=ms` if times are no seconds; or only
+            the three names, in this order.
+    Raises: UsageError if a column is missing or named twice, or a key or unit is unknown.
     """
-    names = tuple(name.strip() for name in columns.split(","))
-    if len(set(names)) != 3 or not all(names):
-        raise UsageError(
-            f"--columns {columns!r}: name three columns, TIME,PROMPT,OUTPUT, e.g. {','.join(PLAIN.columns)}"
-        )
-    time, prompt, output = names
-    return CsvFormat((time, prompt, output))
+
+    def refused(why: str) -> UsageError:
+        return UsageError(f"--columns {columns!r}: {why}; write {COLUMNS_FORM}")
+
+    parts = [part.strip() for part in columns.split(",")]
+    if "=" not in columns and len(parts) <= len(_KEYS):
+        parts = [f"{key}={name}" for key, name in zip_longest(_KEYS, parts, fillvalue="")]
+    named: dict[str, str] = {}
+    for part in parts:
+        key, _, name = (word.strip() for word in part.partition("="))
+        if key not in (*_KEYS, "unit"):
+            raise refused(f"{key or part!r} is none of {', '.join(_KEYS)} and unit")
+        if key in named:
+            raise refused(f"{key} is given twice")
+        named[key] = name
+    if missing := [key for key in _KEYS if not named.get(key)]:
+        raise refused(f"no column for {' and '.join(missing)}")
+    time, prompt, output = (named[key] for key in _KEYS)
+    if len({time, prompt, output}) < 3:
+        raise refused("one column cannot be two of them")
+    unit = named.get("unit", "s")
+    if unit not in _PER_S:
+        raise refused(f"{unit!r} is no unit of times, which are {', '.join(_PER_S)}, or dates")
+    return CsvFormat((time, prompt, output), per_s=_PER_S[unit])
 
 
 def _time(text: str) -> float | str:

@@ -42,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.force and arguments.write is None:
         raise ConfigError("--force needs --write: without it no file is written")
+    given = arguments.api_key  # that of the environment may be for another server: no file gets it
     choose_gateway(arguments)
-    served = ServedHere(arguments.url, *served_model(arguments.url, arguments.api_key), arguments.api_key)
+    served = ServedHere(arguments.url, *served_model(arguments.url, arguments.api_key), given)
     for name in [arguments.agent] if arguments.agent else _AGENTS:
         agent = AGENTS[name]
         folder = (arguments.write or Path("agents")).resolve() / name

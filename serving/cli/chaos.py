@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.exit_codes import ExitCode
 from loadgen.quantities import Duration
-from serving.client.http_client import server_address
+from loadgen.server_address import server_address
 
 if TYPE_CHECKING:
     from hardware.faults import FaultUnits
@@ -34,10 +35,8 @@ Examples:
   cloudmatrix chaos --scenario deploy/chaos/hosts.toml --url http://10.0.0.2:8000 --address auto
 --out writes report.html and report.json, and copies the replicas' logs if the run was not clean. Ctrl-C ends the load
 early, a second one the settling time after it; the report is written in any case.
-Exit code: 0 = no request was lost, different, leaked or delayed by another tenant; 1 = at least one was; 2 = the run
-could not be done.
+Exit code 1: at least one request was lost, different, leaked or delayed by another tenant.
 """
-EXIT_CLEAN, EXIT_LOST = 0, 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_report(run, found, table_console())
     if arguments.out:
         print(f"wrote {arguments.out / 'report.html'} and report.json", file=sys.stderr)
-    return EXIT_CLEAN if found.clean else EXIT_LOST
+    return ExitCode.OK if found.clean else ExitCode.FAILURE
 
 
 def _check_faults(scenario: "Scenario", arguments: argparse.Namespace) -> None:
@@ -227,7 +226,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
     for planned in plan_faults(scenario, arguments.seed, duration_s, units):
         target = planned.target or " or ".join(planned.pools)
         print(f"{clock(planned.at_s):>7} {planned.kind} {target}".rstrip())
-    return EXIT_CLEAN
+    return ExitCode.OK
 
 
 def _units_at(arguments: argparse.Namespace) -> "FaultUnits":

@@ -14,8 +14,8 @@ Examples:
   cloudmatrix chat
   cloudmatrix chat "Tell me a story about a little dog." --seed 7
   echo "Tell me a story." | cloudmatrix chat --max-tokens 80 > story.txt
-With a message, or if standard input is no terminal, one response is printed, its figures on standard error.
-In a chat Ctrl-C stops the response, a second one the chat; /help lists the commands.
+With a message, or if standard input is not a terminal, it prints one response, and its figures to standard error.
+In a chat, Ctrl-C stops the response, and again the chat; /help lists the commands.
 """
 
 
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="send this, print the response, exit")
     add_gateway_address(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (default: all that fits)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest response in tokens (default: what fits)")
     parser.add_argument(
-        "--temperature", type=float, metavar="X", help="0 = always the likeliest word (default: the model's)"
+        "--temperature", type=float, metavar="X", help="0 = always the most likely token (default: the model's)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answers")
 

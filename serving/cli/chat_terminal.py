@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from rich.console import Console
 from rich.text import Text
 
+from loadgen.terminal import terminal_console
 from serving.client.conversation import ChatConversation
 from serving.errors import ServingError
 from serving.terminal import without_controls
@@ -22,8 +23,8 @@ class ChatTerminal:
 
     def __init__(self, conversation: ChatConversation) -> None:
         self._conversation = conversation
-        self._out = Console(highlight=False)
-        self._err = Console(stderr=True, highlight=False)
+        self._out = terminal_console(highlight=False)
+        self._err = terminal_console(stderr=True, highlight=False)
 
     def answer_once(self, message: str) -> None:
         """Print one response, and its figures to standard error.

@@ -8,50 +8,44 @@ import importlib
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 COMMANDS = {
     "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
-    "serve": "start a local cluster and serve a model until Ctrl-C; or deploy on a Ray that is there",
-    "stop": "end a system that `serve` has started on this machine",
-    "models": "the models on this machine, by the names that `serve` takes",
-    "pull": "fetch a model: smollm2, or org/name of the Hugging Face Hub",
-    "rm": "delete a model that was imported or fetched",
-    "down": "remove what was deployed on a Ray that is there",
-    "doctor": "look at this machine, or every host of a Ray: what would keep the system from running there",
+    "serve": "start a local cluster and serve a model until Ctrl-C; or deploy on a running Ray",
+    "stop": "stop a system that `serve` started on this machine",
+    "models": "list the models on this machine, by the names that `serve` takes",
+    "pull": "download a model: smollm2, or org/name of the Hugging Face Hub",
+    "rm": "delete an imported or downloaded model",
+    "down": "remove what was deployed on a running Ray",
+    "doctor": "check this machine, or every host of a Ray, for what would keep the system from running",
     "rotate-secret": "give a running system a new secret",
-    "node-env": "what a host needs in its environment before `ray start`",
-    "agents": "settings by which Codex, Claude Code and others use a running system",
-    "chat": "talk with a running system in the terminal",
-    "status": "pools, replicas, NPUs, HBM and queues of a running system",
-    "logs": "log lines of a system on this machine, of one pool or replica, followed",
-    "events": "what happened to replicas: started, died, frozen, replaced",
+    "node-env": "print the environment that a host needs before `ray start`",
+    "agents": "print settings by which Codex, Claude Code and others use a running system",
+    "chat": "chat with a running system in the terminal",
+    "status": "show pools, replicas, NPUs, HBM and queues of a running system",
+    "logs": "print or follow the logs of a system on this machine, or of one pool or replica",
+    "events": "list what happened to replicas: started, died, frozen, replaced",
     "kill": "kill a replica of a system on this machine, to see what happens",
-    "explain": "where the time of past requests went: the slowest, the failed, or one by its id",
-    "experts": "experts of groups of ranks: load, balance, placement",
-    "pool": "the KV-cache pool: its servers, how full they are, what is found there",
+    "explain": "show why past requests were slow or failed: the slowest, the failed, or one by its id",
+    "experts": "show and change the experts of groups of ranks: load, balance, placement",
+    "pool": "show the KV-cache pool: its servers, how full they are, its hits",
     "scale": "change how many replicas a pool has",
-    "decisions": "what was decided about the pools' sizes, and why",
+    "decisions": "list the scaling decisions and their reasons",
     "replay": "replay the decision log of a live run through the same code",
-    "cost": "predicted time of a decode or prefill step, with its formula and its honest error",
-    "import": "make a checkpoint folder of a GGUF file; `import smollm2` fetches a real model",
+    "cost": "predict the time of a decode or prefill step, with its formula and expected error",
+    "import": "make a checkpoint folder of a GGUF file; `import smollm2` downloads a real model",
     "quantize": "make an INT8 checkpoint of a model, without training, and report the loss of quality",
-    "evaluate": "perplexity, distance from a reference model, multiple-choice tasks",
-    "simulate": "a trace on simulated supernodes, in virtual time",
-    "compare": "two simulations: what differs, every figure with its change",
-    "reproduce": "published tables and figures: theirs, ours, error",
+    "evaluate": "measure perplexity, distance from a reference model, multiple-choice tasks",
+    "simulate": "run a load on simulated supernodes, in virtual time",
+    "compare": "compare two simulations: settings, and every figure with its change",
+    "reproduce": "reproduce published tables and figures: theirs, ours, error",
     "plan": "find how many NPUs a trace needs, and how to split them",
     "compile": "make simulations run nearly twice as fast",
     "chaos": "kill, freeze and disturb replicas under load; prove that nothing was lost",
-    "completion": "a script by which a shell completes these words",
+    "completion": "print a script that completes commands and flags in your shell",
 }
 """Every command is the module of its name in this package, with underscores."""
-
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-"""Exit status of shells for a command ended by SIGINT."""
-EXIT_UNREAD = 141
-"""Exit status of shells for a command ended by SIGPIPE, after its reader has closed the pipe."""
 
 
 class Command(Protocol):
@@ -71,20 +65,17 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: exit code; 1 when an audit has findings, 2 for user errors, reported in one line, 130 after Ctrl-C, 141
-        when the output pipe is closed.
+    Returns: an `ExitCode`; errors are reported in one line.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
     if not words:
         command_parser("").print_help()
-        print("cloudmatrix: no COMMAND was given", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
+        _refuse("no COMMAND was given")
     if chosen and chosen not in COMMANDS:
         from loadgen.command_words import unknown_command
 
-        print(f"cloudmatrix: {unknown_command(chosen, COMMANDS, 'cloudmatrix')}", file=sys.stderr)
-        raise SystemExit(EXIT_USAGE)
+        _refuse(unknown_command(chosen, COMMANDS, "cloudmatrix"))
     return _run(command_parser(chosen).parse_args(words))
 
 
@@ -135,12 +126,20 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def _refuse(why: str) -> NoReturn:
+    from loadgen.exit_codes import ExitCode
+
+    print(f"cloudmatrix: {why}", file=sys.stderr)
+    raise SystemExit(ExitCode.USAGE)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     import logging
 
     from hardware.errors import HardwareError
     from loadgen.command_words import heed_interrupt
-    from serving.errors import ServingError
+    from loadgen.exit_codes import ExitCode
+    from serving.errors import NotWrittenError, ServingError, UnavailableError
 
     heed_interrupt()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -149,13 +148,16 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # while a missing reader can still be handled
     except (ServingError, HardwareError) as error:
         print(f"cloudmatrix: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        if isinstance(error, NotWrittenError):
+            return ExitCode.OUTPUT
+        unusable = isinstance(error, UnavailableError) and not getattr(error, "mistaken", False)
+        return ExitCode.SERVER if unusable else ExitCode.USAGE
     except KeyboardInterrupt:
         print("cloudmatrix: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         from serving.terminal import silence
 
         silence(sys.stdout)
-        return EXIT_UNREAD
+        return ExitCode.UNREAD
     return code

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 DESCRIPTION = """\
-Hold one simulation against another: what was set differently, every figure with its change, distributions and time
-lines of both in the same plots. Reads what `cloudmatrix simulate --out` wrote. For runs against a live system there is
-`loadgen compare`.
+Compare two simulations: settings that differ, every figure with its change, distributions and time lines of both in the
+same plots. Reads what `cloudmatrix simulate --out` wrote. For runs against a live system use `loadgen compare`.
 """
 EPILOG = """\
 Examples:
@@ -20,7 +19,7 @@ Examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("baseline", type=Path, metavar="BASELINE", help="folder or result.json of the first run")
-    parser.add_argument("other", type=Path, metavar="OTHER", help="folder or result.json to hold against it")
+    parser.add_argument("other", type=Path, metavar="OTHER", help="folder or result.json to compare with it")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.html there")
     parser.add_argument("--json", action="store_true", help="print figures and settings as JSON instead of tables")
 
@@ -30,8 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError in one line.
     """
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.terminal import make_folder, table_console, write_file
     from serving.virtual.comparison.comparison import compare_runs
     from serving.virtual.comparison.comparison_report import comparison_json, comparison_page, print_comparison
@@ -45,5 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         make_folder(arguments.out)
         write_file(arguments.out / "compare.html", comparison_page(compared).encode())
-        Console(stderr=True).print(f"wrote {arguments.out / 'compare.html'}", highlight=False, soft_wrap=True)
+        terminal_console(stderr=True).print(f"wrote {arguments.out / 'compare.html'}", highlight=False, soft_wrap=True)
     return 0

@@ -19,7 +19,7 @@ from hardware.cost.measured_file import MeasuredFile, MeasuredRow, read_measured
 from hardware.cost.trust import OWN_DEVICE, engine_text_of, fitted_region, quantity
 from hardware.nesting import parse_json
 from hardware.regular_file import read_regular_text
-from serving.errors import ConfigError
+from serving.errors import ConfigError, NotWrittenError
 from serving.terminal import table_console
 
 
@@ -45,7 +45,7 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
         try:
             out.write_text(engine_text(found.profile), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
+            raise NotWrittenError(f"--out {out} cannot be written: {error.strerror}") from error
     if arguments.json:
         print(json.dumps(_as_json(found), indent=2))
         return 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Print scaling decisions (by the autoscaler, by the page, by hand) and events (started, died, frozen, replaced, left),
-oldest first; or what starts of replicas cost, phase by phase.
+oldest first; or how long starts of replicas took, by phase.
 """
 EPILOG = """\
 Examples:
@@ -41,7 +41,7 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
     """Options for a list of entries that can be followed."""
     parser.add_argument("--pool", metavar="POOL", help="only of this pool")
     parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on printing new ones until Ctrl-C")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new ones until Ctrl-C")
 
 
 def line(entry: dict[str, Any]) -> str:

@@ -3,10 +3,12 @@
 import argparse
 from pathlib import Path
 
+from loadgen.exit_codes import ExitCode
+
 DESCRIPTION = """\
-Show what this system does, in two or three minutes: chat; watch the cache; kill the instance that is answering, and see
-the answer go on; scale while a stream runs; load it; think in supernodes. Starts a system of its own on free ports,
-touches no other one, and ends it. Needs no network and no accelerator.
+Show what this system does, in two or three minutes: chat; watch the cache; kill the instance that is generating an
+answer, and see the answer continue; scale while a stream runs; load it; simulate a supernode. It starts a system of its
+own on free ports and stops it at the end; other systems are not affected. Needs no network and no accelerator.
 """
 EPILOG = """\
 Examples:
@@ -16,10 +18,8 @@ Examples:
 Steps: chat, cache, kill, scale, load, simulate. On a terminal each step after the first waits for a key: Enter starts
 it, s skips it, q quits; --no-wait runs all. Ctrl-C skips the running step, twice ends the demo; the report is written
 in any case.
-Exit code: 0 = every step that was not skipped worked; 1 = a step failed; 2 = the system did not start; 130 = ended
-by Ctrl-C.
+Exit code 1: a step failed.
 """
-EXIT_GOOD, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 NAMES = ("chat", "cache", "kill", "scale", "load", "simulate")
 _FOLDER = "demo-report"
 
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         narrator.outcome("failed", line)
     narrator.address("report", report.resolve().as_uri())
     if done.failed:
-        return EXIT_FAILED
-    return EXIT_INTERRUPTED if done.interrupted else EXIT_GOOD
+        return ExitCode.FAILURE
+    return ExitCode.INTERRUPTED if done.interrupted else ExitCode.OK
 
 
 def _free_folder(asked: Path | None) -> Path:

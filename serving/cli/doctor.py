@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.exit_codes import ExitCode
 from serving.cli.options import add_address, add_set, address_of
 from serving.shipped import DEFAULT_CONFIG
 
@@ -20,7 +21,7 @@ EPILOG = """\
 Examples:
   cloudmatrix doctor
   cloudmatrix doctor --address 10.0.0.1:6379 --config deploy/hosts.toml
-Exit codes: 0, 1 if a check failed, 2 for usage errors.
+Exit code 1: a check failed.
 """
 
 
@@ -80,4 +81,4 @@ def _examine_machine(config: "ServeConfig") -> int:
         print(f"{one.name}: {one.remedy}")
     count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
     print(f"{count} found" if problems else "this machine is ready: `cloudmatrix serve`")
-    return 1 if problems else 0
+    return ExitCode.FAILURE if problems else ExitCode.OK

@@ -11,7 +11,7 @@ files on every host. Ray keeps running. Stop a local start (`cloudmatrix serve` 
 EPILOG = """\
 Examples:
   cloudmatrix down --address 10.0.0.1:6379
-Exit codes: 0, 1 if a host did not respond and may still have files, 2 for usage errors.
+Exit code 1: a host did not respond and may still have files.
 """
 
 

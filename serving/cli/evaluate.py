@@ -29,7 +29,7 @@ examples:
         doc_to_target: "{{answer}}"
 
 Intervals in brackets hold the figure of 95 in 100 texts of this kind (bootstrap over blocks of 256 tokens); those of
-tasks are standard errors. Exit code: 0, or 2 for what can be corrected.
+tasks are standard errors.
 """
 
 

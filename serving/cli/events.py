@@ -6,8 +6,8 @@ from serving.cli.decisions import add_list_options, print_entries
 from serving.cli.system_options import add_dashboard_options
 
 DESCRIPTION = """\
-Print what happened to replicas (started, died, frozen, replaced, left), oldest first. `cloudmatrix decisions` adds who
-changed a pool's size, and why.
+List what happened to replicas (started, died, frozen, replaced, left), oldest first. `cloudmatrix decisions` also lists
+changes of pool sizes, with origin and reason.
 """
 EPILOG = """\
 Examples:

@@ -10,7 +10,7 @@ from loadgen.progress_bar import ProgressBar
 from loadgen.report import numbers
 from serving.cli.experts_table import fetch_experts, order_experts
 from serving.cli.status_table import plain_table
-from serving.errors import ConfigError, UnavailableError
+from serving.errors import ConfigError, NotWrittenError, UnavailableError
 from serving.group.core.placement_policies import try_policies
 from serving.group.core.routing_trace import RoutingTrace, TraceHead, read_trace, slices_of, trace_lines
 from serving.terminal import table_console
@@ -99,7 +99,7 @@ def record(
             except KeyboardInterrupt:
                 why = ", until Ctrl-C"
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+        raise NotWrittenError(f"cannot write {path}: {error.strerror or error}") from error
     lasted = numbers.duration(clock() - begun)
     return f"{path}: {count:,} slices of {recording.slice_s:g} s by rank, of {head.group}, in {lasted}{why}"
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from serving.gateway.core.timeline import RequestTimes
 
 DESCRIPTION = """\
-Show the time lines of past requests: parts that sum to the end-to-end time, each measured where it happened, and one
-sentence that names the largest.
+Show where the time of past requests went: parts that sum to the end-to-end time, each measured where it happened, and a
+sentence about the largest.
 """
 EPILOG = """\
 Examples:
@@ -19,7 +19,7 @@ Examples:
   cloudmatrix explain --slowest 5
   cloudmatrix explain --failed --html failed.html
 
-A request is found by the id of its answer or by its x-request-id. The gateway keeps [gateway] timelines of them, the
+ID is the id of a response, or a request's x-request-id. The gateway keeps [gateway] timelines of them, the
 slowest, failed and resumed ones longest; with an API key it shows those of the key's namespace.
 """
 SHOWN = 5
@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--resumed", type=_number, nargs="?", const=SHOWN, metavar="N",
-        help=f"the last N that went on at another instance (default {SHOWN})",
+        help=f"the last N that continued on another instance (default {SHOWN})",
     )  # fmt: skip
     which.add_argument(
         "--newest", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the last N (default {SHOWN})"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at instead")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_gateway_options(parser)
 
 

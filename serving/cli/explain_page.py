@@ -98,7 +98,7 @@ def head_line(times: RequestTimes, apart: str = "  ") -> str:
     if first is not None:
         facts.append(f"first token after {numbers.duration(first)}")
     if times.resumed:
-        facts.append(f"resumed {times.resumed} times")
+        facts.append("resumed once" if times.resumed == 1 else f"resumed {times.resumed} times")
     return apart.join((at, numbers.duration(times.total_s), ", ".join(facts)))
 
 

@@ -2,16 +2,17 @@
 
 import argparse
 
+from loadgen.server_address import KEY_VARIABLE, key_or_environment
 from serving.cli.system_options import add_start_options, start_of
 
 DESCRIPTION = """\
-Kill the process of a replica, without a warning, as a fault would: streams continue on another one, token for token,
-and Ray starts it again. For trying; `cloudmatrix chaos` does it at random and checks every answer.
+Kill the process of a replica without warning, as a fault would. Its streams continue on another replica, token for
+token, and Ray starts a new one. `cloudmatrix chaos` does this at random and checks every response.
 """
 EPILOG = """\
 Examples:
   cloudmatrix kill decode              the first replica of the pool
-  cloudmatrix kill decode --signal STOP    it hangs instead; --signal CONT wakes it
+  cloudmatrix kill decode --signal STOP    freeze it; --signal CONT continues it
   cloudmatrix kill abcdefgh            by the name that `cloudmatrix status` shows
 """
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("target", metavar="POOL|REPLICA", help="as `cloudmatrix status` shows it")
     parser.add_argument("--signal", choices=SIGNALS, default="KILL", help="which signal (default KILL)")
-    parser.add_argument("--api-key", metavar="KEY", help="if the gateway requires one")
+    parser.add_argument("--api-key", metavar="KEY", help=f"if the gateway requires one (default: ${KEY_VARIABLE})")
     add_start_options(parser)
 
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.cli.status_table import fetch_status, process_of
     from serving.errors import ConfigError
 
-    status = fetch_status(start_of(arguments).gateway_url, arguments.api_key)
+    status = fetch_status(start_of(arguments).gateway_url, key_or_environment(arguments.api_key))
     name, pid = process_of(status, arguments.target)
     try:
         os.kill(pid, signal.Signals[f"SIG{arguments.signal}"])

@@ -6,8 +6,8 @@ import contextlib
 from serving.cli.system_options import add_start_options, start_of
 
 DESCRIPTION = """\
-Print the last log lines of a system that runs on this machine, of all its parts or of one pool or replica, in the
-order of their time. Other hosts keep their own; Ray's own are in the same folder.
+Print the last log lines of a system on this machine, ordered by time: of all its parts, or of one pool or replica.
+Logs of replicas on other hosts are on those hosts. Ray's logs are in the same folder (--folder).
 """
 EPILOG = """\
 Examples:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POOL|REPLICA",
         help="gateway, decode, …, or a name that `cloudmatrix status` shows",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on printing new lines until Ctrl-C")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new lines until Ctrl-C")
     parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many lines (default {SHOWN})")
     parser.add_argument("--folder", action="store_true", help="print the folder of all log files instead")
     add_start_options(parser)

@@ -4,8 +4,8 @@ import argparse
 import json
 
 DESCRIPTION = """\
-List the models on this machine: bundled, imported into your cache, and fetched from the Hugging Face Hub.
-`cloudmatrix serve NAME` serves one, `cloudmatrix pull NAME` fetches one, `cloudmatrix rm NAME` deletes one.
+List the models on this machine: bundled, imported into your cache, and downloaded from the Hugging Face Hub.
+`cloudmatrix serve NAME` serves one, `cloudmatrix pull NAME` downloads one, `cloudmatrix rm NAME` deletes one.
 """
 EPILOG = """\
 Examples:

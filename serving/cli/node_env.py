@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 DESCRIPTION = """\
-Print lines for a shell: what every host of a cluster needs in its environment before `ray start`, so that the system
-runs there as it does after a local start: Ray's token, priority of workers, how soon dead hosts are noticed, the page
-/pools of the dashboard.
+Print `export` lines for a shell: the environment that every host of a cluster needs before `ray start`, so that the
+system runs there as after a local start. They set Ray's token, the priority of workers, how soon dead hosts are
+noticed, and the page /pools of the dashboard.
 """
 EPILOG = """\
 Examples:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of the token that Ray requires, the same on every host; `ray get-auth-token --generate` creates it"
         f" (default: {_DEFAULT_TOKEN_FILE})",
     )
-    token.add_argument("--no-token", action="store_true", help="any client that reaches Ray's ports can run code")
+    token.add_argument("--no-token", action="store_true", help="any client that reaches Ray's ports can then run code")
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file whose [health] node_* keys count")
 
 

@@ -26,7 +26,7 @@ def add_set(parser: argparse._ActionsContainer, example: str) -> None:
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help=f"one key in place of the file's, e.g. {example}; may be given more than once; every key is in"
+        help=f"set one key, instead of the file's value, e.g. {example}; may be repeated; every key is in"
         " docs/reference/configuration.md",
     )
 
@@ -62,8 +62,8 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--engine",
         metavar="NAME",
-        help="whose steps: an engine that `cloudmatrix cost --list` shows, or a TOML file that `cloudmatrix cost --fit`"
-        " wrote (default: CloudMatrix-Infer itself)",
+        help="engine whose step times are predicted: a name that `cloudmatrix cost --list` shows, or a TOML file that"
+        " `cloudmatrix cost --fit` wrote (default: CloudMatrix-Infer itself)",
     )
 
 
@@ -135,9 +135,9 @@ def add_columns(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> N
     """Effects: adds `--columns`."""
     group.add_argument(
         "--columns",
-        metavar="TIME,PROMPT,OUTPUT",
-        help="the trace is CSV with these columns: arrivals (seconds or dates), tokens of prompts and of answers "
-        "(default: by its first line)",
+        metavar="KEY=NAME,...",
+        help="the trace is CSV with columns of these names: timestamp=NAME,input=NAME,output=NAME: arrival (dates, or "
+        "numbers of unit=s, ms, us or ns; default s), tokens of prompt and response (default: by its first line)",
     )
 
 
@@ -147,7 +147,7 @@ def add_concurrency(group: "argparse.ArgumentParser | argparse._ArgumentGroup") 
         "--concurrency",
         type=int,
         metavar="N",
-        help="closed loop: N requests at a time, in their order, each sent when another has finished; their times are "
+        help="closed loop: N requests at a time, in order; the next is sent when one has finished; arrival times are "
         "ignored",
     )
 
@@ -170,7 +170,7 @@ def add_address(parser: argparse.ArgumentParser, *, required: bool = False, abse
         "--address",
         metavar="HOST:PORT",
         default="auto" if required else None,
-        help=f"head of a Ray that is there, or `auto` for that of this host (default: {default})",
+        help=f"head of a running Ray, or `auto` for that of this host (default: {default})",
     )
 
 

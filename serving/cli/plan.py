@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.exit_codes import ExitCode
 from loadgen.quantities import Duration
 from serving.cli.options import add_block_tokens, add_columns, add_concurrency, add_engine, add_set, configured
 from serving.errors import ConfigError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from serving.tools.planning.trace import TraceChoice
     from serving.tools.planning.verdict import PlanTarget
 
-EXIT_NOTHING_HOLDS = 1
 MOST_HEADROOM = 100.0
 PREFILL_SIZES = "16,32,64"
 DECODE_SIZES = "32,64,128,160,288"
@@ -177,8 +177,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError, TraceError: in one line.
     """
     prefer_compiled()
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.terminal import make_folder, table_console
     from serving.tools.planning.comparison import compare
     from serving.tools.planning.files import as_json, show, write_all
@@ -200,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
         trace, answer = order.trace, partial(plan, order)
     if arguments.out is not None:
         make_folder(arguments.out)
-    stderr = Console(stderr=True)
+    stderr = terminal_console(stderr=True)
     print_notes(opened(trace)[0].notes, stderr)
     found = _with_progress(answer, arguments.processes, quiet=arguments.quiet)
     if arguments.json:
@@ -210,7 +209,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         for path in write_all(found, arguments.out):
             stderr.print(f"wrote {path}", highlight=False)
-    return EXIT_NOTHING_HOLDS if found.best is None else 0
+    return ExitCode.FAILURE if found.best is None else ExitCode.OK
 
 
 def order_of(arguments: argparse.Namespace) -> "PlanQuestion":

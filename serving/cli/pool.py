@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from loadgen.exit_codes import ExitCode
 from loadgen.quantities import Size
 from serving.cli.system_options import add_gateway_options, choose_gateway
 
@@ -20,7 +21,6 @@ Examples:
   cloudmatrix pool audit
   cloudmatrix pool forget acme
 """
-EXIT_PROBLEM = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "audit",
         help="prove that ledgers, memory and SSD folders agree",
         description="Let every memory server compare its ledger, the bytes in memory and its SSD folder.",
-        epilog="Exit code: 0 = sound, 1 = a difference was found or a server did not respond, 2 = the request failed.",
+        epilog="Exit code 1: a difference was found, or a server did not respond.",
     )
     audit.add_argument("--repair", action="store_true", help="remove what is wrong; it will be computed again")
     forget = actions.add_parser(
@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.cli import pool_table as pool
 
     choose_gateway(arguments)
-    url, key, code = arguments.url, arguments.api_key, 0
+    url, key, code = arguments.url, arguments.api_key, ExitCode.OK
     show: Callable[[dict[str, Any]], None]
     match arguments.action:
         case "audit":
             answer, show = pool.audit_pool(url, key, repair=arguments.repair), pool.print_audit
-            code = 0 if answer["ok"] else EXIT_PROBLEM
+            code = ExitCode.OK if answer["ok"] else ExitCode.FAILURE
         case "forget":
             answer, show = pool.forget_namespace(url, key, arguments.namespace), pool.print_forgotten
         case "quota":

@@ -5,8 +5,8 @@ import argparse
 from serving.cli.options import folder_of, tell
 
 DESCRIPTION = """\
-Fetch a model, and print its folder. `cloudmatrix serve NAME` does the same by itself; this is for a machine that will
-be without a network, or for a script.
+Download a model, and print its folder. `cloudmatrix serve NAME` downloads it by itself; use this for scripts, or before
+the machine goes offline.
 """
 EPILOG = """\
 Examples:

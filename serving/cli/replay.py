@@ -5,14 +5,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.exit_codes import ExitCode
 from serving.errors import DecisionLogError
 from serving.values.decision_log import SUFFIX
 
 if TYPE_CHECKING:
     from serving.tools.replay import ReplayResult
 
-EXIT_DIFFERENT = 1
-EXIT_INCOMPLETE = 3
 """Not 1: the existing calls match the recording. Not 0: a truncated log must not pass for complete."""
 DESCRIPTION = """\
 Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
@@ -28,10 +27,10 @@ examples:
   cloudmatrix replay logs/engine-decode-x1.decisions
   cloudmatrix replay logs/ --json | jq '.[] | select(.identical | not)'
 
-Exit code: 0 = all identical and complete, 1 = a decision differs or a log is broken, 3 = no decision differs, but a log
-is INCOMPLETE. The first difference of each log is printed, and the defect of a broken one. A log gets its end mark when
-`cloudmatrix serve` or the replica is stopped. Without the mark the process was killed or is still running, or the file
-was cut: it is replayed up to its end. Logs contain prompts and responses as token ids.
+Exit code: 1 = a decision differs or a log is broken, 6 = no decision differs, but a log is INCOMPLETE. The first
+difference of each log is printed, and the defect of a broken one. A log gets its end mark when `cloudmatrix serve` or
+the replica is stopped. Without the mark the process was killed or is still running, or the file was cut: it is replayed
+up to its end. Logs contain prompts and responses as token ids.
 """
 
 
@@ -59,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(results, indent=2))
     if not all(result["identical"] for result in results):
-        return EXIT_DIFFERENT
-    return 0 if all(result["complete"] for result in results) else EXIT_INCOMPLETE
+        return ExitCode.FAILURE
+    return 0 if all(result["complete"] for result in results) else ExitCode.INCOMPLETE
 
 
 def _row(path: Path, result: "ReplayResult | None") -> dict[str, Any]:

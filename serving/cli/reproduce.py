@@ -3,15 +3,14 @@
 import argparse
 from pathlib import Path
 
+from loadgen.exit_codes import ExitCode
 from serving.tools.compilation.build import prefer_compiled
 
-EXIT_UNEXPLAINED = 1
-
 DESCRIPTION = """\
-Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine, and
-three papers on attention apart from experts and on lost NPUs: each published figure next to ours, with the error.
-Scheduler decisions run in virtual time with the live code; the rest is computed by the cost model. Exits with code 1 if
-a row misses by more than its known reason explains.
+Reproduce the published figures of CloudMatrix-Infer (arXiv 2506.12708v2), of xDeepServe (arXiv 2508.02520), and of
+three papers on attention and experts on separate NPUs and on lost NPUs: each figure next to ours, with the error.
+Scheduler decisions are made in virtual time by the live code; the cost model computes the rest. Exits with code 1 if a
+row misses by more than its known reason explains.
 """
 EPILOG = """\
 Examples:
@@ -41,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError in one line.
     """
     prefer_compiled()
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.terminal import make_folder, table_console
     from serving.tools.paper.experiment import Setting
     from serving.tools.paper.paper_tables import (
@@ -72,5 +70,5 @@ def run(arguments: argparse.Namespace) -> int:
         from serving.tools.paper.paper_page import write_report
 
         for path in write_report(arguments.out, done, setting):
-            Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
-    return EXIT_UNEXPLAINED if done.score.unexplained else 0
+            terminal_console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return ExitCode.FAILURE if done.score.unexplained else ExitCode.OK

@@ -3,8 +3,8 @@
 import argparse
 
 DESCRIPTION = """\
-Delete a model that was imported or fetched. `cloudmatrix models` lists them. A bundled one, and one that a system of
-yours serves now, are not deleted.
+Delete an imported or downloaded model; `cloudmatrix models` lists them. Bundled models, and models that a system of
+yours is serving, are refused.
 """
 EPILOG = """\
 Examples:

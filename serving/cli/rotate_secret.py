@@ -5,21 +5,20 @@ import argparse
 from serving.cli.options import add_address, address_of
 
 DESCRIPTION = """\
-Give a system that runs on a Ray (`cloudmatrix serve --address`, `serve deploy`) a new secret. Its processes take it
-within 10 s and go on accepting the one before; connections that exist stay. --forget-old ends that.
+Give a system on a running Ray (`cloudmatrix serve --address`, `serve deploy`) a new secret. Its processes use it within
+10 s, and still accept the previous one; existing connections stay open. --forget-old stops accepting the previous one.
 """
 EPILOG = """\
 Examples:
   cloudmatrix rotate-secret --address auto
   cloudmatrix rotate-secret --address auto --forget-old     half a minute later, or after a leak at once
-Exit codes: 0, 2 for mistakes.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_address(parser, required=True)
-    parser.add_argument("--forget-old", action="store_true", help="accept the current secret only; makes no new one")
+    parser.add_argument("--forget-old", action="store_true", help="make no new secret; accept only the current one")
 
 
 def run(arguments: argparse.Namespace) -> int:

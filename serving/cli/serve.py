@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from serving.config.serve import ServeConfig
 
 DESCRIPTION = """\
-Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
-With --address: deploy on a Ray that is there, on one host or many, and return when it serves; once more is an upgrade.
+Start Ray with virtual NPUs on this machine, deploy the pools of a configuration, and serve until Ctrl-C.
+With --address: deploy on a running Ray, on one host or many, and return when it serves; a second run upgrades it.
 """
 EPILOG = """\
 Examples:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="MODEL",
         help="instead of the file's model: a Hugging Face checkpoint folder, a GGUF file, smollm2, a name that"
-        " `cloudmatrix models` lists, or org/name[@revision] of the Hugging Face Hub; fetched if it is not here",
+        " `cloudmatrix models` lists, or org/name[@revision] of the Hugging Face Hub, which is downloaded",
     )
     parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same")
     parser.add_argument(
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="go on in the background once the system serves; `cloudmatrix stop` ends it",
+        help="return once the system serves, which continues in the background; `cloudmatrix stop` ends it",
     )
     parser.add_argument(
         "--dry-run",
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drain",
         type=Duration(),
         metavar="T",
-        help="how long what runs may go on after the first Ctrl-C or SIGTERM, instead of the file's (default 30s)",
+        help="how long requests may continue after the first Ctrl-C or SIGTERM, instead of the file's (default 30s)",
     )
 
 

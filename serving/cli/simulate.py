@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from serving.virtual.workload.columns import RequestStream
 
 DESCRIPTION = """\
-Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
-times from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
+Run a trace of requests on simulated supernodes. Gateway, scheduler and KV-cache pool are the live system's code; times
+come from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
 Qwen-Bailian and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens, and ServeGen
-folders; or makes requests up with --poisson.
+folders; or generates requests with --poisson.
 """
 EPILOG = """\
 Examples:
@@ -65,20 +65,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
-    source.add_argument("--poisson", type=float, metavar="RATE", help="make up requests: so many a second")
-    load.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch to play, e.g. 90s, 10min")
+    source.add_argument("--poisson", type=float, metavar="RATE", help="generate requests at this mean rate per second")
+    load.add_argument("--duration", type=Duration(), metavar="T", help="how much of the trace to run, e.g. 90s, 10min")
     load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="start at this time of the trace")
-    load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
-    load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
+    load.add_argument("--limit", type=int, metavar="N", help="at most N requests")
+    load.add_argument("--rate", type=float, default=1.0, metavar="X", help="run the trace X times as fast")
     add_concurrency(load)
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
     add_block_tokens(load)
     add_columns(load)
-    load.add_argument("--repeat", type=int, default=1, metavar="N", help="play it N times, each with other prefixes")
+    load.add_argument("--repeat", type=int, default=1, metavar="N", help="run it N times, each with other prefixes")
     load.add_argument("--prompt", type=int, default=4096, metavar="N", help="with --poisson: prompt tokens (4096)")
     load.add_argument("--output", type=int, default=256, metavar="N", help="with --poisson: answer tokens (256)")
-    load.add_argument("--reuse", type=float, default=0.0, metavar="X", help="with --poisson: common part of prompts")
+    load.add_argument(
+        "--reuse",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="with --poisson: share of prompts seen before",
+    )
     system = parser.add_argument_group("system")
     system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
     faults = system.add_mutually_exclusive_group()
@@ -90,9 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
     system.add_argument("--seed", type=int, metavar="N", help="random seed, in place of the file's")
     run = parser.add_argument_group("run and output")
-    run.add_argument("--processes", type=int, metavar="N", help="work on so many supernodes at once (cores)")
+    run.add_argument("--processes", type=int, metavar="N", help="simulate N supernodes in parallel, one per core")
     run.add_argument("--stop", type=Duration(above_zero=True), metavar="T", help="end at this virtual time")
-    run.add_argument("--check", action="store_true", help="prove at the end that every ledger balances")
+    run.add_argument("--check", action="store_true", help="verify at the end that every ledger balances")
     run.add_argument("--out", metavar="DIR", help="write report.html and result.json there")
     run.add_argument("--requests", action="store_true", help="with a row for each request in result.json")
     run.add_argument("--json", action="store_true", help="print result.json instead of the summary")
@@ -107,8 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if not arguments.interpreted:
         prefer_compiled()
-    from rich.console import Console
-
+    from loadgen.terminal import terminal_console
     from serving.cli.simulate_progress import SimulationProgress
     from serving.config.rank_checks import roles_as_dies
     from serving.terminal import make_folder, table_console
@@ -143,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
         print_summary(result, summary, table_console())
-    stderr = Console(stderr=True)
+    stderr = terminal_console(stderr=True)
     print_notes(whole.notes, stderr)
     print_speed(result, stderr)
     if arguments.out:

@@ -5,8 +5,8 @@ import argparse
 from serving.cli.system_options import add_start_options, start_of
 
 DESCRIPTION = """\
-End a system that `cloudmatrix serve` has started on this machine, in the background or in another terminal: as Ctrl-C
-there, with the time that requests have to finish. A deployment on a Ray that is there: `cloudmatrix down`.
+Stop a system that `cloudmatrix serve` started on this machine, in the background or in another terminal. Like Ctrl-C
+there, it lets running requests finish first. For a deployment on a running Ray use `cloudmatrix down`.
 """
 EPILOG = """\
 Examples:
@@ -19,7 +19,7 @@ WAIT_S = 600.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--now", action="store_true", help="end running requests, too")
+    parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_start_options(parser)
 
 

@@ -4,13 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.client.http_client import server_address
+from loadgen.server_address import DEFAULT_URL, KEY_VARIABLE, URL_HELP, key_or_environment, server_address
 
 if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient
     from serving.cluster.session import RunningStart
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
@@ -20,7 +18,7 @@ def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = Fa
         inherited: the parent parser has these options too; a value given here overrides one given there.
     """
     add_gateway_address(parser, inherited=inherited)
-    json_help = "print the raw numbers instead of a table"
+    json_help = "print JSON instead of a table"
     parser.add_argument("--json", action="store_true", default=_default(False, inherited=inherited), help=json_help)
 
 
@@ -30,20 +28,20 @@ def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = Fa
     Args:
         inherited: as for `add_gateway_options`.
     """
-    url_help = (
-        f"the gateway's address, with or without http:// (default: of your start on this machine, else {DEFAULT_URL})"
-    )
     default = _default(None, inherited=inherited)
-    parser.add_argument("--url", type=server_address, default=default, help=url_help)
-    parser.add_argument("--api-key", metavar="KEY", default=default, help="if the gateway requires one")
+    parser.add_argument("--url", type=server_address, default=default, help=URL_HELP)
+    parser.add_argument(
+        "--api-key", metavar="KEY", default=default, help=f"if the gateway requires one (default: ${KEY_VARIABLE})"
+    )
 
 
 def choose_gateway(arguments: argparse.Namespace) -> None:
-    """Select the gateway of the system that `system_of` would select, unless `--url` names another.
+    """Select the gateway of the system that `system_of` would select, unless `--url` names another; and the key.
 
     Raises: UnavailableError if several systems of this user run on this machine.
-    Effects: sets `arguments.url`.
+    Effects: sets `arguments.url` and `arguments.api_key`.
     """
+    arguments.api_key = key_or_environment(arguments.api_key)
     if arguments.url is None:
         from serving.client.pools_client import only_start
         from serving.cluster.session import running_starts
@@ -54,7 +52,9 @@ def choose_gateway(arguments: argparse.Namespace) -> None:
 
 def add_start_options(parser: argparse.ArgumentParser) -> None:
     """Options that choose one of the systems that run on this machine."""
-    parser.add_argument("--url", type=server_address, help="its gateway, if several systems of yours run here")
+    parser.add_argument(
+        "--url", type=server_address, help="its gateway's address, if several systems of yours run here"
+    )
 
 
 def start_of(arguments: argparse.Namespace) -> "RunningStart":
@@ -79,16 +79,12 @@ def _default(value: object, *, inherited: bool) -> object:
 
 def add_dashboard_options(parser: argparse.ArgumentParser) -> None:
     """Options for the address of the system's dashboard."""
-    dashboard_help = (
-        "Ray's dashboard (default: of your start on this machine, else $RAY_DASHBOARD_ADDRESS, else port 8265)"
-    )
+    dashboard_help = "Ray's dashboard (default: of your system here, else $RAY_DASHBOARD_ADDRESS, else port 8265)"
     parser.add_argument("--dashboard", type=server_address, metavar="URL", help=dashboard_help)
     token = parser.add_mutually_exclusive_group()
-    token.add_argument(
-        "--token", help="its token (default: as the start left it in its own folder, else Ray's own of this user)"
-    )
+    token.add_argument("--token", help="its token (default: of your system here, else Ray's token of this user)")
     token.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
-    parser.add_argument("--json", action="store_true", help="print the raw answer")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def system_of(arguments: argparse.Namespace) -> "PoolsClient":

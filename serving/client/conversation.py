@@ -70,10 +70,10 @@ class ChatReply:
                 parts.append(f"{(output - 1) / (self.last - self.first):.0f} tokens/s")
         if self.replicas:
             parts.append(" → ".join(self.replicas))
-        if self.usage.get("resumptions"):
-            parts.append(f"resumed {self.usage['resumptions']} times")
+        if resumed := self.usage.get("resumptions"):
+            parts.append("resumed once" if resumed == 1 else f"resumed {resumed} times")
         if self.finish == "length":
-            parts.append("cut at its longest")
+            parts.append("stopped at the token limit")
         if self.placeholder:
             parts.append("placeholder text: the NPUs are simulated")
         return ", ".join(parts)

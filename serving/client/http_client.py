@@ -26,26 +26,8 @@ from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hardware.nesting import parse_json
+from loadgen.server_address import nothing_listens, server_address
 from serving.errors import SilentError, UnavailableError, in_words
-
-# Addresses of servers in the form that people type.
-
-
-def server_address(text: str) -> str:
-    """An address as a URL: `127.0.0.1:8000` -> `http://127.0.0.1:8000`. A `type` for argparse.
-
-    Raises: argparse.ArgumentTypeError if it is not an address of a server.
-    """
-    url = (text if "://" in text else f"http://{text}").rstrip("/")
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        fine = False
-    if not fine or parts.query or parts.fragment or any(character.isspace() for character in url):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address; write e.g. 127.0.0.1:8000 or http://127.0.0.1:8000")
-    return url
-
 
 # HTTP client of the commands: a request, a JSON response or a stream of them, errors in one line.
 
@@ -95,11 +77,13 @@ class RefusedError(UnavailableError):
 
     Args:
         error: the object "error" of the response; empty if there is none.
+        mistaken: the server is the right one and accepts the key, but not what was requested.
     """
 
-    def __init__(self, message: str, error: dict[str, Any]) -> None:
+    def __init__(self, message: str, error: dict[str, Any], *, mistaken: bool = False) -> None:
         super().__init__(message)
         self.error = error
+        self.mistaken = mistaken
 
 
 def ask(
@@ -256,6 +240,9 @@ def _mistakes_in_one_line(server: ServerKind, url: str, deadline_s: float) -> It
     except (OSError, ValueError, argparse.ArgumentTypeError) as error:
         if is_timeout(error):
             raise SilentError(f"the {server.name} at {url} does not answer within {deadline_s:g} s") from error
+        refused = isinstance(getattr(error, "reason", None), ConnectionRefusedError)
+        if server is GATEWAY and refused and (_is_here(url) or not urllib.request.getproxies()):
+            raise UnavailableError(nothing_listens(url)) from error
         raise UnavailableError(f"no {server.name} at {url} ({in_words(error)}); {server.absent}") from error
 
 
@@ -301,7 +288,8 @@ def _refusal(server: ServerKind, url: str, error: urllib.error.HTTPError) -> Ref
             message = server.wants_key if error.code in (401, 403) else f"is that a CloudMatrix {server.name}?"
     if error.code == 401:
         message = server.wants_key
-    return RefusedError(f"{url} answered {error.code}: {message}", error_object)
+    mistaken = bool(error_object) and error.code in (400, 404, 409, 422)
+    return RefusedError(f"{url} answered {error.code}: {message}", error_object, mistaken=mistaken)
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -8,13 +8,12 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.server_address import ADDRESSES, ALIVE, POOL, is_held, own_folders, temporary_folder
 from serving.cluster.host_environment import DASHBOARD_SITE, EVERY_HOST
 
 
@@ -40,13 +39,13 @@ class SystemSession:
     @property
     def pool_folder(self) -> Path:
         """Folder for the names of this start's memory servers, and for their SSD tier unless it has its own folder."""
-        return self.folder / _POOL
+        return self.folder / POOL
 
     def note_addresses(self, dashboard_url: str, gateway_url: str, model: Path) -> None:
         """Write addresses and the model's folder next to the dashboard's token, for commands of the same user."""
-        fresh = self.folder / f"{_ADDRESSES}.new"
+        fresh = self.folder / f"{ADDRESSES}.new"
         fresh.write_text(f"{dashboard_url}\n{gateway_url}\n{model}")
-        os.replace(fresh, self.folder / _ADDRESSES)  # atomic for concurrent readers
+        os.replace(fresh, self.folder / ADDRESSES)  # atomic for concurrent readers
 
     @staticmethod
     def set_environment(more: Mapping[str, str]) -> None:
@@ -67,15 +66,12 @@ class SystemSession:
 
 _LAST_WORDS_S = 5.0
 """Time within which Ray's workers detect the end of their raylet and exit too [s]; until then they write logs."""
-_POOL = "kvcache"
-_ALIVE = "alive"
-_ADDRESSES = "addresses"
 _DASHBOARD_TOKEN = "dashboard-token"
 
 
 def folder_of(name: str) -> Path:
     """Folder of a start of this user with this name."""
-    return _temporary() / f"cloudmatrix-{name}"
+    return temporary_folder() / f"cloudmatrix-{name}"
 
 
 def deployed_session(name: str) -> SystemSession:
@@ -154,10 +150,10 @@ class RunningStart:
 def running_starts() -> list[RunningStart]:
     """Running starts of this user, by name. Folders of other users, and of crashed starts, are skipped."""
     found = []
-    for folder in sorted(_own_folders(_temporary())):
+    for folder in sorted(own_folders(temporary_folder())):
         with contextlib.suppress(OSError):  # already stopped, or not up yet
-            if _held(mark := folder / _POOL / _ALIVE):
-                dashboard, gateway, *more = (folder / _ADDRESSES).read_text().splitlines()
+            if is_held(mark := folder / POOL / ALIVE):
+                dashboard, gateway, *more = (folder / ADDRESSES).read_text().splitlines()
                 model = Path(*more[:1])  # none of a version before, which may run beside
                 token, pid = (folder / _DASHBOARD_TOKEN).read_text(), int(mark.read_text() or 0)
                 session = SystemSession(folder.name.partition("-")[2], folder, token)
@@ -165,51 +161,33 @@ def running_starts() -> list[RunningStart]:
     return found
 
 
-def _own_folders(parent: Path) -> Iterator[Path]:
-    """Folders of this user's starts. Other users can create entries in a shared folder, including links to these."""
-    for folder in parent.glob("cloudmatrix-*"):
-        with contextlib.suppress(OSError):  # removed in the meantime
-            facts = folder.lstat()
-            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
-                yield folder
-
-
-def _held(mark: Path) -> bool:
-    with mark.open("r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers must not mistake each other for an owner
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _hold(folder: Path) -> None:
     """Mark a folder as in use until this process ends in any way: the kernel then releases the lock.
 
     The mark is renamed after it is locked: an unlocked mark would look like that of a crashed start.
     """
-    unnamed = folder / f"{_ALIVE}.new"
+    unnamed = folder / f"{ALIVE}.new"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.write(fd, str(os.getpid()).encode())
     fcntl.flock(fd, fcntl.LOCK_EX)
-    unnamed.rename(folder / _ALIVE)
+    unnamed.rename(folder / ALIVE)
 
 
 def _remove_dead_pools(parent: Path) -> None:
     """Delete SSD tiers whose start was killed: they can be large and cannot be read any more."""
-    for folder in _own_folders(parent):
-        pool = folder / _POOL
-        with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a running start
+    for folder in own_folders(parent):
+        pool = folder / POOL
+        with contextlib.suppress(OSError), (pool / ALIVE).open("r+b") as file:  # none, or held by a running start
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(pool, ignore_errors=True)
 
 
 def _remove_old_logs(parent: Path, now: float) -> None:
     """Delete folders of starts that failed long ago; their logs are outdated."""
-    for folder in _own_folders(parent):
+    for folder in own_folders(parent):
         with contextlib.suppress(OSError):
-            mark = folder / _POOL / _ALIVE
-            if now - _last_change(folder) > KEPT_LOGS_S and not (mark.exists() and _held(mark)):
+            mark = folder / POOL / ALIVE
+            if now - _last_change(folder) > KEPT_LOGS_S and not (mark.exists() and is_held(mark)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -221,16 +199,3 @@ def _last_change(folder: Path) -> float:
 
 KEPT_LOGS_S = 7 * 24 * 3600.0
 """How long logs of a failed or killed start are kept."""
-LONGEST_PARENT = 13
-"""Ray's longest socket path below a session is 94 bytes; the kernel's limit is 107."""
-
-
-def temporary_folder() -> Path:
-    """Parent of the folders of this user's starts."""
-    return _temporary()
-
-
-def _temporary() -> Path:
-    """The user's temporary folder, or /tmp if sockets below it would have too long a path."""
-    own = tempfile.gettempdir()
-    return Path(own if len(own) <= LONGEST_PARENT else "/tmp")

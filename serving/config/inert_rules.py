@@ -130,7 +130,7 @@ _ON_EXISTING_RAY = (
             *keys_of("cluster.nodes", "name npus ub_memory_mib cpus"),
             *keys_of("health", "node_period_s node_timeout_s node_misses"),
         ),
-        "on a Ray that is there: its hosts, dashboard and control store are as they were started",
+        "on a running Ray: its hosts, dashboard and control store are as they were started",
     ),
 )
 

@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from serving.cluster.session import temporary_folder
+from loadgen.exit_codes import ExitCode
+from loadgen.server_address import temporary_folder
 from serving.terminal import own_command
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
@@ -89,4 +90,4 @@ def _follow(child: "subprocess.Popen[bytes]", ready: socket.socket, shown: Binar
         child.send_signal(signal.SIGINT)
         child.wait()
         print(shown.read().decode(errors="replace"), end="")
-        return 130
+        return ExitCode.INTERRUPTED

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.table import Table
 
 from hardware.units import MIB
+from loadgen.exit_codes import ExitCode
 from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS, TLS, differing_here, value_here
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.config.cluster import PortRange
@@ -257,7 +258,7 @@ def examine(address: str, model: Path | None, ports: PortRange, *, pool: bool = 
     for line in [*lines, *(supplied_lines(facts, model) if supplied else ())]:
         print_text(line)
     say(f"{len(lines)} problem{'s' * (len(lines) != 1)} found" if lines else "all hosts are as they should be")
-    return 1 if lines else 0
+    return ExitCode.FAILURE if lines else ExitCode.OK
 
 
 def ask(actors: Mapping[Host, Any], question: Callable[[Any], Any]) -> tuple[dict[Host, Any], dict[Host, str]]:

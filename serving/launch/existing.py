@@ -18,6 +18,7 @@ from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from hardware.ray_resources import silence_npu_probe
+from loadgen.exit_codes import ExitCode
 from serving.cluster.gcs_store import ActorLookup, GcsStore
 from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
 from serving.cluster.identity import KEEP_PERIOD_S, found_identity, read_secrets, read_session, write_secrets
@@ -224,7 +225,7 @@ def take_down(address: str) -> int:
         say(f"{host}: {why}; delete /dev/shm/cloudmatrix-ub-{session}-* and /tmp/cloudmatrix.{session} there by hand")
     was = f"removed {APP_NAME} and {len(ended)} named actors" if session or ended else "no system was deployed"
     say(f"{was}; Ray at {address} keeps running")
-    return 1 if answers.silent else 0
+    return ExitCode.FAILURE if answers.silent else ExitCode.OK
 
 
 def _delete_application() -> list[str]:

@@ -12,6 +12,7 @@ import sys
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from loadgen.exit_codes import ExitCode
 from serving.cluster.disk_watch import full_disk
 from serving.cluster.session import SystemSession
 from serving.cluster.shutdown import ANNOUNCE_S, announce_shutdown, close_logs
@@ -75,7 +76,7 @@ def _serve(
         lost = _tend(cluster, interrupt)
         if lost is not None:
             print_text(f"cloudmatrix: {lost}", sys.stderr)
-            return 3
+            return ExitCode.FAILURE
         announce_shutdown(config.gateway.drain_s, interrupt, lambda seconds: _drain_gateways(cluster, seconds), say)
         if config.engine.decision_log:
             close_logs(lambda seconds: _close_logs(cluster, [GATEWAY, *config.pools], seconds), say)
@@ -84,7 +85,7 @@ def _serve(
         say("stopping ...")
     except StartError as error:
         print_text(f"cloudmatrix: {phases.failure()}: {error}", sys.stderr)
-        return 2
+        return ExitCode.USAGE
     finally:
         interrupt.raise_no_more()
     return 0

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardware.units import GIB, MIB
+from loadgen.server_address import temporary_folder
 from serving.cluster.disk_watch import full_disk
-from serving.cluster.session import temporary_folder
 from serving.config.checks import replicas_at_start
 from serving.config.cluster import ClusterConfig
 from serving.config.serve import ServeConfig

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardware.units import GIB, MIB
+from loadgen.server_address import temporary_folder
 from serving.cluster.disk_watch import full_disk
-from serving.cluster.session import temporary_folder
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch.machine import GATEWAY_PORT, compiler_line, free_memory, require_free, require_places, tight_lines

@@ -100,7 +100,15 @@ BANNED = {
 }
 SHARED = ("loadgen.trace", "loadgen.report", "loadgen.progress_bar", "loadgen.command_words")
 """Parts of `loadgen` that `serving` imports; they reach only one another, down the layers, and `LEAVES`."""
-LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.regular_file")
+LEAVES = (
+    "loadgen.quantities",
+    "loadgen.errors",
+    "loadgen.exit_codes",
+    "loadgen.json_text",
+    "loadgen.regular_file",
+    "loadgen.server_address",
+    "loadgen.terminal",
+)
 """Modules of `loadgen` that all packages share; they import nothing of ours but one another."""
 RAY_MAY_BE_IMPORTED_BY = (
     "serving.cluster",

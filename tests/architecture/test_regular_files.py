@@ -21,6 +21,7 @@ OUR_OWN = {
     "serving.scaling.core.holds": "the start's session folder",
     "serving.scaling.core.ledger": "the start's session folder",
     "serving.cluster.session": "the start's session folder",
+    "loadgen.server_address": "the start's session folder",
     "serving.model.image": "the configuration, which was read before",
     "serving.model.native.panel_layout": "/sys",
     "serving.launch.patience": "/proc",

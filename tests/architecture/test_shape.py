@@ -22,7 +22,7 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/launch/agent_keeper.py",
     "serving/launch/detached.py",
     "serving/launch/worker_seed.py",
-    "loadgen/cli/build_endpoint.py",
+    "loadgen/server_address.py",
     "serving/model/linear.py",
     "serving/model/native/build.py",
     "serving/sockets/tls.py",

@@ -190,7 +190,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         '{"chat_id": 1, "input_length": 1, "output_length": 1}\n',
         ":1: not a request .*timestamp",
     ),
-    "missing column": ("TIMESTAMP,ContextTokens\n", ":1: no column GeneratedTokens; the first line names TIMESTAMP"),
+    "missing column": (
+        "TIMESTAMP,ContextTokens\n",
+        ":1: no column GeneratedTokens; there are TIMESTAMP, ContextTokens",
+    ),
     "two columns missing": ("output_tokens\n1\n", ":1: no column arrival_s, prompt_tokens;"),
     "header alone": (AZURE, "no request in it"),
     "short row": (PLAIN + "0,1\n", ":2: not a line of arrival_s,prompt_tokens,output_tokens"),
@@ -206,7 +209,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "milliseconds for seconds": (
         PLAIN + "".join(f"{27_482 * n},9,9\n" for n in range(100)),
-        r"100 requests in 31\.5 days, all at whole seconds: are these milliseconds\? Divide",
+        r"100 requests in 31\.5 days, all at whole seconds: are these milliseconds\? Give --columns",
     ),
     "zero in a table": (PLAIN + "0,0,2\n", ":2: a prompt of 0 tokens"),
     "nothing but failures": (BURSTGPT + "5,ChatGPT,472,0,472,API log\n", "no request in it"),

@@ -102,15 +102,15 @@ def test_the_message_may_come_from_a_pipe(
 def test_mistakes_are_told_in_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    assert main(["chat", "hi", "--url", f"127.0.0.1:{port}"]) == 2
+    assert main(["chat", "hi", "--url", f"127.0.0.1:{port}"]) == 3
     assert re.fullmatch(
-        r"cloudmatrix: no gateway at \S+ \(.*refused.*\); start one with `cloudmatrix serve`, or give --url\n",
+        r"cloudmatrix: nothing listens at \S+: start a server there \(`cloudmatrix serve`\), or give .* --url\n",
         capsys.readouterr().err,
     )
     assert main(["chat", "hi", "--url", url, "--temperature", "9"]) == 2
     assert "answered 400: " in capsys.readouterr().err
     with answering(lambda _: (200, {"pools": []})) as empty:
-        assert main(["chat", "hi", "--url", empty]) == 2
+        assert main(["chat", "hi", "--url", empty]) == 3
     assert "serves no model" in capsys.readouterr().err
 
 
@@ -119,7 +119,7 @@ def test_a_key_where_one_is_wanted(
 ) -> None:
     settings = ApiSettings(api_key_hashes=(hash_api_key("one"),))
     with scripted_gateway(tmp_path_factory.mktemp("closed"), settings) as (_, url):
-        assert main(["chat", "hi", "--url", url]) == 2
+        assert main(["chat", "hi", "--url", url]) == 3
         assert "give its key with --api-key" in capsys.readouterr().err
         assert main(["chat", "hi", "--url", url, "--api-key", "one"]) == 0
         assert capsys.readouterr().out == "Once upon a time\n"
@@ -224,7 +224,9 @@ def test_figures_of_what_is_unusual() -> None:
     plain = "3 prompt tokens (0 cached), 9 output tokens, first after 500 ms, 4 tokens/s"
     assert reply.figures() == plain
     odd = replace(reply, usage={**usage, "resumptions": 2}, finish="length", placeholder=True)
-    assert odd.figures() == (f"{plain}, resumed 2 times, cut at its longest, placeholder text: the NPUs are simulated")
+    assert odd.figures() == (
+        f"{plain}, resumed 2 times, stopped at the token limit, placeholder text: the NPUs are simulated"
+    )
     assert ChatReply(0.0).figures() == "", "stopped before it was told"
     assert ChatReply(0.0).take({"choices": [], "system_fingerprint": "fp_0-placeholder-tokens"}, 1.0) == ""
 

@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from loadgen.cli.main import main as loadgen
+from loadgen.server_address import server_address
 from serving.cli import main
 from serving.cli.status_table import fetch_status
 from serving.client import http_client
-from serving.client.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway, server_address
+from serving.client.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway
 from serving.client.pools_client import PoolsClient
 from serving.errors import SilentError, UnavailableError
 from serving.launch import deploying
@@ -136,24 +138,27 @@ def test_an_address_as_people_type_it() -> None:
     for typed, meant in (
         ("127.0.0.1:8000", "http://127.0.0.1:8000"), ("localhost:80/", "http://localhost:80"),
         ("[::1]:8000", "http://[::1]:8000"), ("https://there/path/", "https://there/path"),
+        ("127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
     ):  # fmt: skip
         assert server_address(typed) == meant
 
 
 @pytest.mark.parametrize(
-    "typed", ["", ":8000", "ftp://there", "there:80a0", "there:99999", "http://[::1", "a b", "a?b"]
+    "typed", ["", ":8000", "ftp://there", "there:80a0", "there:99999", "http://[::1", "a b", "a?b", "bob:secret@there"]
 )
 def test_an_address_that_names_no_server_is_a_usage_error(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (
-        ["status", "--url"],
-        ["pool", "--url"],
-        ["scale", "decode", "2", "--dashboard"],
-        ["chaos", "--url"],
+    for program, *command in (
+        (main, "status", "--url"),
+        (main, "pool", "--url"),
+        (main, "scale", "decode", "2", "--dashboard"),
+        (main, "chaos", "--url"),
+        (loadgen, "run", "--url"),
     ):
         with pytest.raises(SystemExit) as ended:
-            main([*command, typed])
+            program([*command, typed])
         assert ended.value.code == 2
-        assert "is no address; write e.g. 127.0.0.1:8000" in capsys.readouterr().err
+        told = "no user name or password" if "@" in typed else "is no address; write e.g. 127.0.0.1:8000"
+        assert told in capsys.readouterr().err
 
 
 def test_a_late_answer_is_no_absence() -> None:

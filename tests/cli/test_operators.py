@@ -63,7 +63,7 @@ def test_stop_ends_the_launcher_and_waits(
     assert main(["stop"]) == 0
     assert child.wait(10) == -signal.SIGTERM
     assert capsys.readouterr().out == "stopping http://127.0.0.1:8000 ...\n"
-    assert main(["stop"]) == 2
+    assert main(["stop"]) == 3
     assert "no system of yours runs on this machine: `cloudmatrix serve` starts one" in capsys.readouterr().err
 
 
@@ -71,7 +71,7 @@ def test_one_of_several_is_chosen_by_its_address(
     child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running(monkeypatch, start(os.getpid()), start(child.pid, "http://127.0.0.1:9000"))
-    assert main(["stop"]) == 2
+    assert main(["stop"]) == 3
     assert "choose one by --url" in capsys.readouterr().err
     assert main(["stop", "--url", "127.0.0.1:9000"]) == 0
     assert child.wait(10) == -signal.SIGTERM

@@ -117,15 +117,15 @@ def test_forgetting_a_namespace(gateway: Gateway, capsys: pytest.CaptureFixture[
 def test_keys_decide_and_a_tenant_is_shown_its_own_namespace(
     closed: Gateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert closed.ask() == 2
+    assert closed.ask() == 3
     assert "give its key with --api-key" in capsys.readouterr().err
     assert closed.ask(key="acme") == 0
     text = capsys.readouterr().out
     assert "acme" in text
     assert not any(other in text for other in ("umbrella", "memory server", "looked up"))
-    assert closed.ask("forget", "umbrella", key="acme") == 2
+    assert closed.ask("forget", "umbrella", key="acme") == 3
     assert "403: this API key may not delete" in capsys.readouterr().err
-    assert closed.ask("audit", key="acme") == 2
+    assert closed.ask("audit", key="acme") == 3
     assert closed.ask("audit", key="root") == 0
     closed.pool.mute = frozenset({"kvcache-b"})
     assert closed.ask(key="acme") == 0
@@ -139,7 +139,7 @@ def test_quota_and_weight_are_changed(closed: Gateway, capsys: pytest.CaptureFix
     assert "no limit" in capsys.readouterr().out
     assert closed.ask("quota", "acme", key="root") == 2
     assert "give 'quota_mib'" in capsys.readouterr().err
-    assert closed.ask("quota", "acme", "--mib", "7", key="acme") == 2
+    assert closed.ask("quota", "acme", "--mib", "7", key="acme") == 3
     assert "403" in capsys.readouterr().err
     assert closed.ask(key="root") == 0
     assert "acme: changed while running, weight 2" in capsys.readouterr().out

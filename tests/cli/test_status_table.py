@@ -156,13 +156,6 @@ def test_the_key_is_sent_and_its_lack_is_explained() -> None:
             fetch_status(url, None)
 
 
-def test_nobody_there_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--url", "http://127.0.0.1:9"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("cloudmatrix: no gateway at")
-    assert err.count("\n") == 1
-
-
 def test_a_dead_replica_is_said_to_be_dead_and_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     for state in ("dead", "frozen"):
         dead = {

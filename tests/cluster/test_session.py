@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.server_address import is_held
 from serving.cluster import session
 from serving.cluster.session import SystemSession
 
@@ -180,7 +181,7 @@ def test_two_starts_at_the_same_moment(short_folder: Path, monkeypatch: pytest.M
     session._hold(folder)
     look_through(short_folder)
     assert (folder / "alive").exists()
-    assert session._held(folder / "alive")
+    assert is_held(folder / "alive")
     assert [path.name for path in folder.iterdir()] == ["alive"]
 
 

@@ -153,7 +153,7 @@ def test_nobody_enters_without_the_key(server: Server, path: str, key: str) -> N
 def test_the_status_command_wants_the_key_too(server: Server) -> None:
     command = [sys.executable, "-m", "serving.cli", "status", "--url", server.url]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (refused.returncode, refused.stdout) == (3, "")
     assert "give its key with --api-key" in refused.stderr
     shown = subprocess.run([*command, "--api-key", ADMIN_KEY], capture_output=True, text=True, timeout=60, check=True)
     assert "aggregated 2/2" in shown.stdout

@@ -20,7 +20,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from serving.cli.replay import EXIT_INCOMPLETE
+from loadgen.exit_codes import ExitCode
 from tests.e2e.deaths import BACK_S, pid_of, pids_of, wait_for_the_dashboard
 from tests.e2e.listeners import addresses
 from tests.e2e.scaled import Scaled
@@ -298,7 +298,7 @@ def test_decisions_replay_identically(server: Scaled, past: Past) -> None:
 
     command = [sys.executable, "-m", "serving.cli", "replay", "--json", str(past.logs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == (EXIT_INCOMPLETE if past.killed else 0), done.stderr
+    assert done.returncode == (ExitCode.INCOMPLETE if past.killed else 0), done.stderr
     results = json.loads(done.stdout)
     assert all(result["identical"] for result in results)
     names = {result["name"] for result in results}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.errors import ConfigError
+from serving.errors import ConfigError, NotWrittenError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
@@ -118,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{path} is no checkpoint folder: it holds no config.json")
     out = arguments.json
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise ConfigError(f"--json {out} cannot be written: name a file in a folder that exists")
+        raise NotWrittenError(f"--json {out} cannot be written: name a file in a folder that exists")
 
 
 def _check_comparable(

@@ -18,7 +18,8 @@ from loadgen.cli.main import main
 from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import _Backlog, add_flags
 from loadgen.driver.progress import Progress
-from loadgen.errors import INTERRUPTED, WorkerLost
+from loadgen.errors import WorkerLost
+from loadgen.exit_codes import ExitCode
 from loadgen.run_folder import read_sweep
 from loadgen.selftest.ceiling import BlastServer
 from tests.loadgen.cli.conftest import Run
@@ -77,7 +78,7 @@ def stopped_after(runs: int, made: list[Any]) -> Once:
 
     def once(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         return dataclasses.replace(
-            one_run.run_once(bench, load, **more), stopped=INTERRUPTED if len(made) >= runs else 0
+            one_run.run_once(bench, load, **more), stopped=ExitCode.INTERRUPTED if len(made) >= runs else 0
         )
 
     return once
@@ -167,6 +168,7 @@ def test_limits_that_nothing_keeps_end_the_search_below_a_sixteenth(
     assert values[1] == pytest.approx(values[0] / 2, rel=0.01)
     assert "does not hold: 0 of" in text
     assert "no value held the SLOs" in text
+    assert "The largest rate" not in text
 
 
 def test_quiet_says_nothing_of_it(server: BlastServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,24 +79,36 @@ def test_whole_numbers_and_limits() -> None:
 
 @pytest.mark.parametrize(
     ("capacity", "most", "bracket_s"),
-    [(3.0, 1.7, 60.0), (40.0, 1.4, 40.0), (500.0, 1.4, 40.0)],  # a slow queue shows late
+    [(3.0, 1.6, 36.0), (40.0, 1.4, 16.0), (500.0, 1.4, 16.0)],  # a slow queue shows late
 )
 @pytest.mark.parametrize("guess", [0.25, 1.0, 3.0])
 def test_a_search_within_a_time_brackets_early_and_ends_in_time(
     capacity: float, most: float, bracket_s: float, guess: float
 ) -> None:
     queue = Queue(service_s=1 / capacity)
-    settings = SearchSettings(first=guess * capacity / 2, within_s=120.0)
+    settings = SearchSettings(first=guess * 0.8 * capacity, growth=1.5, within_s=120.0)
     found, results = search(settings, queue, limit_s=10 / capacity)
     spent, bracketed = np.cumsum([one.took_s for one in results]), 0
     while None in bracket_of(settings, results[: bracketed + 1]):
         bracketed += 1
     assert spent[-1] <= 120 * 1.1, "a queue that is too full takes longer than its load"
-    assert spent[bracketed] <= bracket_s
+    assert spent[bracketed] <= bracket_s * (1 if guess == 1 else 2)
     assert found.best is not None
     assert found.first_failed is not None
     assert 0.6 * capacity < found.best < found.first_failed < most * capacity
     assert found.first_failed / found.best < 1.3
+
+
+def test_a_best_value_of_a_short_probe_is_confirmed() -> None:
+    settings = SearchSettings(first=10.0, growth=1.5, within_s=120.0)
+    probes = [result(10.0, 50, 50, took_s=5.0), result(10.4, 0, took_s=5.0)]
+    assert next_step(settings, probes) == Probe(10.0, 120, repeat=True)
+    held = [*probes, result(10.0, 120, 120, took_s=12.0)]
+    assert isinstance(next_step(settings, held), SearchFound)
+    failed = [*probes, result(10.0, 20, 120, took_s=12.0, overloaded="requests piled up")]
+    assert next_step(settings, failed) == Probe(6.67, 34)
+    slow = [result(10.0, 50, 50, took_s=5.0), result(10.4, 0, took_s=110.0)]
+    assert isinstance(next_step(settings, slow), SearchFound), "there is no time left"
 
 
 def test_the_end_of_the_time_is_said() -> None:

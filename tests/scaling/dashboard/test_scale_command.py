@@ -10,9 +10,12 @@ from threading import Event
 
 import pytest
 
+from loadgen.cli.build_endpoint import base_url
+from loadgen.errors import ServerError
+from loadgen.server_address import DEFAULT_URL
 from serving.cli import main
 from serving.cli.decisions import line
-from serving.cli.system_options import DEFAULT_URL, choose_gateway
+from serving.cli.system_options import choose_gateway
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 
 
@@ -160,11 +163,11 @@ def test_a_token_from_a_file(dashboard: FakeDashboard, tmp_path: Path, capsys: p
 
 
 def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decisions", "--dashboard", dashboard.url, "--token", "0" * 64]) == 2
+    assert main(["decisions", "--dashboard", dashboard.url, "--token", "0" * 64]) == 3
     assert "does not accept the token" in capsys.readouterr().err
-    assert main(["decisions", "--dashboard", f"{dashboard.url}/elsewhere", "--token", TOKEN]) == 2
+    assert main(["decisions", "--dashboard", f"{dashboard.url}/elsewhere", "--token", TOKEN]) == 3
     assert "answered 404: is that a CloudMatrix dashboard?" in capsys.readouterr().err
-    assert main(["decisions", "--dashboard", "http://127.0.0.1:9", "--token", TOKEN]) == 2
+    assert main(["decisions", "--dashboard", "http://127.0.0.1:9", "--token", TOKEN]) == 3
     assert "no dashboard at http://127.0.0.1:9" in capsys.readouterr().err
 
 
@@ -173,7 +176,7 @@ def test_a_system_that_stays_silent(
 ) -> None:
     monkeypatch.setattr("serving.client.http_client.PATIENCE_S", 0.0)
     dashboard.wish(silent=True)
-    assert ask(dashboard, "scale", "decode", "3") == 2
+    assert ask(dashboard, "scale", "decode", "3") == 3
     assert "the scaling board does not answer" in capsys.readouterr().err
 
 
@@ -185,7 +188,7 @@ def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """A temporary folder of starts, initially empty."""
     folder = short_folder / "starts"
     folder.mkdir()
-    monkeypatch.setattr("serving.cluster.session._temporary", lambda: folder)
+    monkeypatch.setattr("serving.cluster.session.temporary_folder", lambda: folder)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(short_folder / "ray-token"))
     for name in ("RAY_AUTH_TOKEN", "RAY_DASHBOARD_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
@@ -209,48 +212,56 @@ def start(folder: Path, name: str, url: str, gateway: str = "http://127.0.0.1:9"
 def test_the_only_start_of_this_user_is_meant(
     dashboard: FakeDashboard, starts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["decisions"]) == 2
+    assert main(["decisions"]) == 3
     assert "no system of yours runs here" in capsys.readouterr().err
     mark = start(starts, "abc", dashboard.url)
     assert main(["decisions", "--last", "1"]) == 0
     assert main(["decisions", "--last", "1", "--dashboard", dashboard.url]) == 0, "its token is known"
     other = start(starts, "def", "http://127.0.0.1:9")
     capsys.readouterr()
-    assert main(["decisions"]) == 2
+    assert main(["decisions"]) == 3
     told = "choose one by --url or --dashboard: http://127.0.0.1:9 (dashboard"
     assert f"{told} {dashboard.url}), http://127.0.0.1:9 (dashboard http://127.0.0.1:9)" in capsys.readouterr().err
-    assert main(["status"]) == main(["experts"]) == 2
+    assert main(["status"]) == main(["experts"]) == 3
     assert capsys.readouterr().err.count(told) == 2, "commands that ask a gateway mean no other system"
     os.close(other)
     assert main(["decisions", "--last", "1"]) == 0, "the other one does not live any more"
     os.close(mark)
 
 
-def test_commands_for_a_gateway_mean_the_same_start(starts: Path) -> None:
-    arguments = argparse.Namespace(url=None)
+def test_commands_for_a_gateway_mean_the_same_start(starts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(url: str | None) -> set[str]:
+        arguments = argparse.Namespace(url=url, api_key=None, host=None, port=None)
+        of_loadgen = base_url(arguments)
+        choose_gateway(arguments)
+        return {arguments.url, of_loadgen}
+
+    monkeypatch.setattr("loadgen.cli.build_endpoint.temporary_folder", lambda: starts)
     mark = start(starts, "abc", "http://127.0.0.1:8265", "http://127.0.0.1:9000")
-    choose_gateway(arguments)
+    assert chosen(None) == {"http://127.0.0.1:9000"}
+    other = start(starts, "def", "http://127.0.0.1:8266", "http://127.0.0.1:9001")
+    with pytest.raises(ServerError, match=r"choose one by --url: \S+:9000, \S+:9001"):
+        chosen(None)
     os.close(mark)
-    given, alone = argparse.Namespace(url="http://other:8000"), argparse.Namespace(url=None)
-    choose_gateway(given)
-    choose_gateway(alone)
-    assert (arguments.url, given.url, alone.url) == ("http://127.0.0.1:9000", "http://other:8000", DEFAULT_URL)
+    os.close(other)
+    assert chosen("http://other:8000") == {"http://other:8000"}
+    assert chosen(None) == {DEFAULT_URL}
 
 
 def test_a_system_elsewhere_needs_its_token(starts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decisions", "--dashboard", "http://192.0.2.1:8265"]) == 2
+    assert main(["decisions", "--dashboard", "http://192.0.2.1:8265"]) == 3
     assert "give its --token or --token-file" in capsys.readouterr().err
 
 
 def test_a_ray_started_by_hand_is_found_as_rays_own_commands_find_it(
     dashboard: FakeDashboard, starts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["decisions", "--dashboard", dashboard.url]) == 2
+    assert main(["decisions", "--dashboard", dashboard.url]) == 3
     assert "give its --token or --token-file" in capsys.readouterr().err
     monkeypatch.setenv("RAY_DASHBOARD_ADDRESS", dashboard.url)
     (starts.parent / "ray-token").write_text(f"{TOKEN}\n")
     assert main(["decisions", "--last", "1"]) == 0
     monkeypatch.setenv("RAY_AUTH_TOKEN", "another" * 6)
-    assert main(["decisions", "--last", "1"]) == 2
+    assert main(["decisions", "--last", "1"]) == 3
     assert "token" in capsys.readouterr().err
     assert main(["decisions", "--last", "1", "--token", TOKEN]) == 0, "what is given is meant"

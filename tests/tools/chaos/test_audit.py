@@ -164,7 +164,7 @@ def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
+    monkeypatch.setattr("serving.cluster.session.temporary_folder", lambda: tmp_path)
     session = secrets.token_hex(6)
     segment = Path(f"/dev/shm/cloudmatrix-ub-{session}-node-decode-1")
     segment.touch()

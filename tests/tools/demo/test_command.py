@@ -76,5 +76,5 @@ def test_a_system_that_does_not_start_is_a_mistake(
     config = tmp_path / "system.toml"
     config.write_text(f'[model]\npath = "{tmp_path}/no-model"\n')
     monkeypatch.setattr(stage, "CONFIG", config)
-    assert main(["demo", "--only", "chat", "--out", "new"]) == 2
+    assert main(["demo", "--only", "chat", "--out", "new"]) == 3
     assert "no model folder" in capsys.readouterr().err

@@ -44,16 +44,30 @@ def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path
     assert slow == [(0.0, 100), (1.0, 200), (4.0, 150), (4.0, 300), (7.5, 260)]
 
 
+NAMED = "when,asked,given"
+"""Names in the order of the keys."""
+
+
 def test_any_csv_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "when,who,asked,given\n2024-05-10 00:00:01,a,300,5\n2024-05-10 00:00:02.5,b,400,6\n")
-    with pytest.raises(TraceError, match=r"the first line is of no known trace format.*--columns TIME,PROMPT,OUTPUT"):
+    with pytest.raises(TraceError, match=r"the first line is of no known trace format.*--columns timestamp=NAME"):
         open_workload(path)
-    read = listed(open_workload(path, columns="when, asked, given"))
-    assert [(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in read] == [(0, 300, 5), (1.5, 400, 6)]
-    with pytest.raises(TraceError, match="no column length; the first line names when,length,given"):
-        listed(open_workload(path, columns="when,length,given"))
-    for columns in ("when,asked", "when,asked,asked", "when,,given"):
-        with pytest.raises(ConfigError, match="name three columns, TIME,PROMPT,OUTPUT"):
+    for columns in ("timestamp=when,input=asked,output=given", "output=given, timestamp = when, input=asked", NAMED):
+        read = listed(open_workload(path, columns=columns))
+        assert [(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in read] == [(0, 300, 5), (1.5, 400, 6)]
+    with pytest.raises(TraceError, match="no column length; there are when, who, asked, given"):
+        listed(open_workload(path, columns="timestamp=when,input=length,output=given"))
+    for columns, told in {
+        "timestamp=when,input=asked": "no column for output",
+        "timestamp=when,more": "'more' is none of timestamp, input, output and unit",
+        "when,,given": "no column for input",
+        "input=asked,output=given,unit=ms": "no column for timestamp",
+        "timestamp=when,input=asked,output=asked": "one column cannot be two of them",
+        "timestamp=when,input=asked,input=given": "input is given twice",
+        "time=when,input=asked,output=given": "'time' is none of timestamp, input, output and unit",
+        "timestamp=when,input=asked,output=given,unit=min": "'min' is no unit of times, which are s, ms, us, ns",
+    }.items():
+        with pytest.raises(ConfigError, match=f"{told}.*; write timestamp=NAME,input=NAME,output=NAME"):
             open_workload(path, columns=columns)
     with pytest.raises(ConfigError, match="only CSV has columns to name"):
         open_workload(written(tmp_path, CHAT), columns="when,asked,given")
@@ -63,6 +77,7 @@ def test_columns_that_are_named_count_seconds_and_mooncakes_names_milliseconds(t
     names = "timestamp,input_length,output_length"
     path = written(tmp_path, f"{names}\n0,9,4\n3.5,9,4\n")
     in_ms, in_s = open_workload(path), open_workload(path, columns=names)
-    assert (in_ms.duration_s, in_s.duration_s) == (0.0035, 3.5)
+    in_us = open_workload(path, columns="timestamp=timestamp,input=input_length,output=output_length,unit=us")
+    assert (in_ms.duration_s, in_s.duration_s, in_us.duration_s) == (0.0035, 3.5, 3.5e-6)
     assert "timestamp counts milliseconds" in in_ms.notes["columns"]
     assert "columns" not in in_s.notes
