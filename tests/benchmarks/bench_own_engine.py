@@ -75,10 +75,8 @@ class Load:
         return self in FITTED
 
 
-LOADS = tuple(Load(*one) for one in itertools.product((64, 192, 384), (32, 96), (2.0, 6.0)))
-"""The largest keeps a prefill instance of two shared cores busy for less than half of the time: near saturation a few
-percent of a step's time become multiples of a queue's."""
-FITTED = (Load(64, 32, 6.0), Load(64, 96, 2.0), Load(384, 32, 2.0), Load(384, 96, 6.0))
+LOADS = tuple(Load(*one) for one in itertools.product((64, 256, 512), (32, 96), (4.0, 12.0)))
+FITTED = (Load(64, 32, 12.0), Load(64, 96, 4.0), Load(512, 32, 4.0), Load(512, 96, 12.0))
 
 
 def config() -> ServeConfig:
