@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--newest", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the last N (default {SHOWN})"
     )
     parser.add_argument(
-        "--since", type=Duration(above_zero=True), metavar="T", help="only requests that arrived in the last T, e.g. 15min"
+        "--since", type=Duration(above_zero=True), metavar="T", help="only requests of the last T, e.g. 15min"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_gateway_options(parser)

@@ -20,7 +20,9 @@ class KeptTimelines:
         line = ChoiceLine(0, parts, 3, 0, 1.0)
         for arrived, (name, namespace, total_s) in enumerate(requests):
             names = (name, f"x {name}")
-            self._shelf.add(RequestTimes(name, namespace, arrived, total_s, "stop", 7, (line,), 3, 0, "why", names=names))
+            self._shelf.add(
+                RequestTimes(name, namespace, arrived, total_s, "stop", 7, (line,), 3, 0, "why", names=names)
+            )
 
     async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
         """Implements `Timelines.find`."""
