@@ -117,8 +117,8 @@ def run_peak(setting: Setting) -> Findings:
         "No microbatches: the published dispatch and combine times fill their shares only if each runs once a layer. "
         "Our iteration lasts until the next one begins, since CloudMatrix-Infer's TPOT were fitted: the 2 ms that pass "
         "in between are not added, as `plan` would not, and make ours longer than the 93 ms without them.",
-        "Dispatch takes 1.27 times its least time, by its mean and minimum in this profile. Combine has no such factor: "
-        "it waits for the busiest die, whose products are priced. The profile is of the mean die, so the share of "
+        "Dispatch takes 1.27 times its least time, by this profile's mean and minimum. Combine has no such factor, "
+        "as it waits for the busiest die, whose products are priced. The profile is of the mean die, so the share of "
         "combine includes that wait, and the share of products does not.",
         f"Its core attention reaches {100 * used:.0f} % of the peak by its share of the published iteration, "
         f"CloudMatrix-Infer's {100 * published:.0f} %; rows `with its core attention` change this one number, which is "
