@@ -24,8 +24,8 @@ ROWS = {
     ("xds-peak", "system"): 0.05, ("xds-peak", "share-products"): 0.14, ("xds-peak", "share-attention"): 0.24,
     ("xds-peak", "share-combine"): 0.31, ("xds-peak", "share-others"): 0.13, ("xds-peak", "rate-its"): 0.05,
     ("xds-peak", "tpot-its"): 0.05, ("xds-peak", "system-its"): 0.05, ("xds-split", "iteration"): 0.12,
-    ("xds-split", "tpot"): 0.12, ("xds-split", "rate"): 0.09, ("xds-split", "attention"): 0.14, ("xds-split", "iteration-drawn"): 0.21,
-    ("xds-production", "tpot"): 0.08,
+    ("xds-split", "tpot"): 0.12, ("xds-split", "rate"): 0.09, ("xds-split", "attention"): 0.14,
+    ("xds-split", "iteration-drawn"): 0.21, ("xds-production", "tpot"): 0.08,
     ("xds-eplb", "cut-read"): 1.60, ("xds-waits", "dispatch-least"): 0.15, ("xds-waits", "combine-least"): 0.06,
     ("xds-waits", "dispatch"): 0.20, ("xds-waits", "dispatch-spread"): 0.80, ("table3", "sglang-ratio"): 0.05,
 }  # fmt: skip
