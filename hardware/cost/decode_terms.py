@@ -213,7 +213,7 @@ class GroupTerms:
 
     Attributes:
         least: least time of dispatch or combine [s].
-        dispatch_t / combine_t: seconds per token above the floor, stragglers included.
+        dispatch_t / combine_t: seconds per token above the floor, waits included.
         routed_visits: of a routed die, for each token that a die has on average.
         shared_visits: the same of a die with shared experts only; 0 when every die has them.
         everywhere: shared experts that every die has.
@@ -289,9 +289,9 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: 
     own_dies = has_shared_dies(layout, shape, holders)
     copies = (shape.active_experts + (shape.shared_experts if own_dies else 0)) * expert_tp
     copies += 0 if own_dies else shape.shared_experts * (expert_tp - 1)
-    scale = copies / (table.tokens * table.copies) * cal.straggler_factor
-    size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
-    size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
+    scale = copies / (table.tokens * table.copies)
+    scale_d = scale * cal.dispatch_wait_factor * shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
+    scale_c = scale * cal.combine_wait_factor * shape.combine_bytes / MEASURED_COMBINE_BYTES
     routed_dies = holders * (1 - layout.shared_die_share) if own_dies else float(holders)
     redundant = parallelism.redundant_on(routed_dies)
     copies_held = expert_copies(layout, shape, holders, redundant)
@@ -301,8 +301,8 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: 
     floor = cal.exchange_floor_s
     return GroupTerms(
         least=cal.far_exchange_s if dies > device.links.scale_up_dies else 0.0,
-        dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale * size_d,
-        combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale * size_c,
+        dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale_d,
+        combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale_c,
         routed_visits=shape.active_experts * holders / routed_dies,
         shared_visits=shape.shared_experts / layout.shared_die_share if own_dies else 0.0,
         everywhere=0 if own_dies else shape.shared_experts,

@@ -160,7 +160,9 @@ class Calibration:
         vector_value_s: element-wise work of a kernel, for each value that it writes; see `kernels`.
         exchange_floor_s: dispatch or combine with zero tokens.
         far_exchange_s: least time of either in a group that is larger than the scale-up fabric.
-        straggler_factor: slowest rank against the mean, on what a dispatch or combine adds above its floor.
+        dispatch_wait_factor: on what a dispatch adds above its floor, because dies finish attention at different times.
+        combine_wait_factor: the same of combine, beyond the wait for the die with the busiest experts, which is priced
+            as that die's work.
         expert_spread: standard deviation of the popularity of expert copies after balancing, relative to its mean.
         kernel_start_s: start of one kernel, added to its work; see `kernels`.
         indexer_start_s: the same of one of the small kernels of sparse attention's indexer.
@@ -195,7 +197,8 @@ class Calibration:
     vector_value_s: float
     exchange_floor_s: float
     far_exchange_s: float
-    straggler_factor: float
+    dispatch_wait_factor: float
+    combine_wait_factor: float
     expert_spread: float
     kernel_start_s: float
     indexer_start_s: float

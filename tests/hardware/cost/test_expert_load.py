@@ -78,7 +78,7 @@ def test_a_larger_degree_decodes_faster_and_its_busiest_die_has_more_above_the_m
     for batch in (8, 24, 96):
         degrees = [MODEL.tpot_s(batch, 4096, dies=dies) for dies in (16, 32, 64, 320)]
         assert degrees == sorted(degrees, reverse=True)
-        assert degrees[2] > 1.01 * degrees[3]
+        assert degrees[2] > 1.005 * degrees[3]
     # Less with a larger batch, more with more dies; many experts on a die average it out.
 
     def above(dies: int, tokens: float) -> float:
@@ -86,7 +86,7 @@ def test_a_larger_degree_decodes_faster_and_its_busiest_die_has_more_above_the_m
         return group.busiest(tokens) / (group.routed_visits * tokens)
 
     assert above(320, 8) > above(320, 48) > above(320, 96) > 1.125, "as long as shared experts' dies are not busier"
-    assert 1.1 < above(320, 48) < 1.25
+    assert 1.1 < above(320, 48) < 1.3
     assert above(32, 48) < above(64, 48) < above(160, 48)
 
 

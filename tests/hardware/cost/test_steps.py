@@ -187,4 +187,4 @@ def test_half_batches_run_where_they_are_faster() -> None:
     assert not ASCEND.decode.uses_microbatch(DecodeLoad(8, 8 * 4096))
     assert ASCEND.decode.uses_microbatch(DecodeLoad(48, 48 * 4096))
     assert ASCEND.decode.uses_microbatch(DecodeLoad(1, 4096, microbatch=True))
-    assert ASCEND.max_batch(0.020, 4096) == 20, "15 while half batches were forced"
+    assert ASCEND.max_batch(0.020, 4096) == 21, "15 while half batches were forced"

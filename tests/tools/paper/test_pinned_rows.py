@@ -9,7 +9,7 @@ from tests.tools.paper.conftest import LONG
 
 TOLERANCES = {
     "table1": 0.005, "table2": 0.02, "table3": 0.02, "table4": 0.02, "table5": 0.04, "table7": 0.05,
-    "table8": 0.001, "table10": 0.04, "table11": 0.006, "fig20": 0.03, "fig21": 0.03, "fig22": 0.04, "fig23": 0.05,
+    "table8": 0.001, "table10": 0.04, "table11": 0.006, "fig20": 0.045, "fig21": 0.03, "fig22": 0.04, "fig23": 0.05,
     "fig24": 0.05, "xds-peak": 0.03, "xds-split": 0.04,
     "xds-send": 0.001, "xds-eplb": 0.001, "xds-waits": 0.03, "other-revive": 0.05, "other-ratio": 0.05,
     "other-zone": 0.001, "xds-production": 0.001,
@@ -19,13 +19,13 @@ TOLERANCES = {
 ROWS = {
     ("table5", "batch-50ms-1024"): 0.08, ("table5", "batch-50ms-2048"): 0.12, ("table5", "batch-50ms-4096"): 0.05,
     ("table5", "batch-30ms-4096"): 0.84, ("table5", "batch-15ms-4096"): 0.25, ("fig23", "cut-half"): 0.20,
-    ("fig23", "cut-most"): 0.08, ("fig23", "gain-half"): 0.09, ("fig23", "planes"): 0.35,
+    ("fig23", "cut-most"): 0.09, ("fig23", "gain-half"): 0.09, ("fig23", "planes"): 0.35,
     ("xds-peak", "iteration"): 0.08, ("xds-peak", "tpot"): 0.05, ("xds-peak", "rate"): 0.05,
-    ("xds-peak", "system"): 0.05, ("xds-peak", "share-products"): 0.13, ("xds-peak", "share-attention"): 0.23,
-    ("xds-peak", "share-combine"): 0.47, ("xds-peak", "share-dispatch"): 0.27, ("xds-peak", "share-others"): 1.45,
-    ("xds-peak", "share-prolog"): 0.60, ("xds-split", "iteration"): 0.10, ("xds-split", "tpot"): 0.10,
-    ("xds-split", "rate"): 0.08, ("xds-split", "attention"): 0.11, ("xds-split", "iteration-drawn"): 0.21,
-    ("xds-production", "tpot"): 0.08,
+    ("xds-peak", "system"): 0.05, ("xds-peak", "share-products"): 0.14, ("xds-peak", "share-attention"): 0.24,
+    ("xds-peak", "share-combine"): 0.31, ("xds-peak", "share-others"): 0.13, ("xds-peak", "rate-its"): 0.05,
+    ("xds-peak", "tpot-its"): 0.05, ("xds-peak", "system-its"): 0.05, ("xds-split", "iteration"): 0.12,
+    ("xds-split", "tpot"): 0.12, ("xds-split", "rate"): 0.09, ("xds-split", "attention"): 0.14,
+    ("xds-split", "iteration-drawn"): 0.21, ("xds-production", "tpot"): 0.08,
     ("xds-eplb", "cut-read"): 1.60, ("xds-waits", "dispatch-least"): 0.15, ("xds-waits", "combine-least"): 0.06,
     ("xds-waits", "dispatch"): 0.20, ("xds-waits", "dispatch-spread"): 0.80, ("table3", "sglang-ratio"): 0.05,
 }  # fmt: skip

@@ -80,7 +80,7 @@ def calm_ends_s() -> float:
 
 
 FAULTS = [
-    (FaultKind.DIE, "n1.npu0.die0", 5.0, 0.0),
+    (FaultKind.DIE, "n0.npu0.die0", 5.0, 0.0),
     (FaultKind.NPU, "n0.npu0", 5.0, 0.0),
     (FaultKind.NODE, "n0", 30.0, 0.0),
     (FaultKind.HBM, "n0.npu0.die0", 0.0, 1.0),
