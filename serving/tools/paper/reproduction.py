@@ -212,7 +212,7 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("other-systems", "Qwen3-8B FP8, 64 a GPU, 4K + 2K"): Miss(0.11, _DENSE),
     ("other-systems", "Kimi-K2, 480 a GPU, EP96, 2K"): Miss(0.14, _H200),
     ("other-systems", "Kimi-K2 prefill, EP32, 2K"): Miss(0.18, _H200),
-    ("stated-error", "class-width"): Miss(0.20, _NO_ROWS),
+    ("other-errors", "class-width"): Miss(0.20, _NO_ROWS),
     ("other-apart", "tpot-3-16K"): Miss(0.10, _RATIO),
     ("other-apart", "tpot-4-16K"): Miss(0.10, _RATIO),
     ("other-apart", "gain-3-16K"): Miss(0.10, _RATIO),

@@ -32,5 +32,5 @@ def run_stated(_setting: Setting) -> Findings:
 
 
 STATED = Experiment(
-    "stated-error", "Stated errors: do they contain the published rows", "leave-one-out over the table", run_stated
+    "other-errors", "Stated errors: do they contain the published rows", "leave-one-out over the table", run_stated
 )
