@@ -25,6 +25,7 @@ BY_NAME = {
     "serving.instance.live.image_writer": (
         "serving.instance.live.compute_native", "from serving.instance.live.image_writer import main",
     ),
+    "hardware.cost.checked_sources": ("hardware.cost.checked", "python -m hardware.cost.checked_sources"),
     "serving.tools.compilation.worker": ("serving.tools.compilation.build", 'with_name("worker.py")'),
 }  # fmt: skip
 """Modules without an import statement for them: the module that starts each, and the code that does it."""

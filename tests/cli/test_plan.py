@@ -63,7 +63,7 @@ def test_impossible_orders_are_one_line(words: Sequence[str], tmp_path: Path) ->
         (("--sizes-prefill", "1"), "no prefill size is possible"),
         (("--sizes-decode", "1"), "no decode size is possible"),
         (("--attention-tp", "3"), "3"),
-        (("--columns", "a"), "name three columns"),
+        (("--columns", "a"), "no column for input and output"),
         (("--set", "decode.nonsense=1"), "unknown key `nonsense`"),
     ],
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.exit_codes import ExitCode
 from serving.cli import main
 from tests.virtual.core.case import CONFIG
 
@@ -90,7 +91,7 @@ def test_a_mistake_is_one_line(flags: list[str], message: str, capsys: pytest.Ca
 
 def test_a_folder_that_cannot_be_is_told_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert run(*LOAD, "--out", str(tmp_path / "file" / "run")) == 2
+    assert run(*LOAD, "--out", str(tmp_path / "file" / "run")) == ExitCode.OUTPUT
     told = capsys.readouterr()
     assert told.err.startswith("cloudmatrix: cannot write into ")
     assert told.out == ""

@@ -74,7 +74,7 @@ def test_placeholder_tokens_are_announced() -> None:
     assert "\n  computed by      torch\n" in banner(config, cluster, computing="torch")
     for name, accuracy in (
         ("deepseek-r1-shape", "decode: within 5 % inside of batch 8 to 128 per NPU, context 1,024 to 4,352, dies 320"),
-        ("storyteller", "not checked: all published rows are of DeepSeek"),
+        ("storyteller", "decode: not checked: all published rows are of DeepSeek"),
     ):
         simulated = replace(
             config, model=ModelConfig(DEPLOY / "models" / name), engine=EngineConfig(executor="simulated")

@@ -99,8 +99,8 @@ def test_keys_of_the_local_start_are_named_if_they_were_set(tmp_path: Path) -> N
     )
     (line,) = idle_lines(read_config(file, own_nodes=False), "deploy")
     assert line == (
-        "[cluster] gcs_storage and [[cluster.nodes]] npus and [health] node_misses have no effect on a Ray that is"
-        " there: its hosts, dashboard and control store are as they were started"
+        "[cluster] gcs_storage and [[cluster.nodes]] npus and [health] node_misses have no effect on a running Ray"
+        ": its hosts, dashboard and control store are as they were started"
     )
     with pytest.raises(ConfigError, match="largest node has 1 NPUs"):
         read_config(file)

@@ -25,7 +25,7 @@ build(lambda done, of: None, Path(sys.argv[1]) / build_name())
 """
 
 
-class NativeLibraryHook(BuildHookInterface[Any]):
+class NativeLibraryHook(BuildHookInterface):  # type: ignore[type-arg]  # generic since hatchling 1.26, not before
     """Runs before hatchling assembles a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

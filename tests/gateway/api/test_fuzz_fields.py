@@ -18,6 +18,7 @@ JSON = st.recursive(
 )
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 ROUTES: dict[str, dict[str, Any]] = {
+    "/abort_requests": {"request_ids": ["none"]},
     "/v1/chat/completions": HI,
     "/v1/chat/completions/render": HI,
     "/v1/completions": {"prompt": "hi"},

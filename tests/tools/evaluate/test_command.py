@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from loadgen.exit_codes import ExitCode
 from serving.cli import main
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.evaluate.task_folder import TASK, write_task
@@ -37,9 +38,9 @@ def evaluate(*words: object) -> int:
     return main(["evaluate", *map(str, words)])
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *words: object, code: ExitCode = ExitCode.USAGE) -> str:
     """The error line of a command."""
-    assert evaluate(*words) == 2
+    assert evaluate(*words) == code
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.count("\n") == 1
@@ -166,7 +167,8 @@ def test_mistakes_in_numbers_and_paths(
     assert "--stride 9 is more than the context of 8" in refused(capsys, *common, "--context", 8, "--stride", 9)
     assert "holds no config.json" in refused(capsys, "--model", tmp_path, "--text", text)
     assert "holds no config.json" in refused(capsys, *common, "--reference", tmp_path / "nowhere")
-    assert "cannot be written" in refused(capsys, *common, "--json", tmp_path / "no" / "where.json")
+    nowhere = tmp_path / "no" / "where.json"
+    assert "cannot be written" in refused(capsys, *common, "--json", nowhere, code=ExitCode.OUTPUT)
     assert "cannot read the text" in refused(capsys, "--model", checkpoint, "--text", tmp_path / "nowhere.txt")
     assert "no task file or folder" in refused(capsys, "--model", checkpoint, "--tasks", tmp_path / "nowhere")
     assert "device 'abacus' is unknown" in refused(capsys, *common, "--device", "abacus")
@@ -178,7 +180,7 @@ def test_mistakes_in_numbers_and_paths(
 def test_a_file_that_cannot_be_written_after_all(
     capsys: pytest.CaptureFixture[str], checkpoint: Path, text: Path
 ) -> None:
-    assert evaluate("--model", checkpoint, "--text", text, "--max-tokens", 20, "--json", "/dev/full") == 2
+    assert evaluate("--model", checkpoint, "--text", text, "--max-tokens", 20, "--json", "/dev/full") == ExitCode.OUTPUT
     assert "cannot write /dev/full: No space left" in capsys.readouterr().err
 
 
