@@ -73,7 +73,7 @@ def test_the_signals_of_virtual_time_lead_to_the_same_decisions_live() -> None:
     virtual = Recorder(make_scaler("slo", system.slo, system.autoscaler))
     simulate(system, burst(300, every_s=0.02, prompt=8000), scaler=virtual)
     rising, live = RisingTraffic(), make_scaler("slo", system.slo, system.autoscaler)
-    again = [live.decide(rising.upon(pickle.loads(pickle.dumps(signals)))) for signals, _ in virtual.seen]  # noqa: S301
+    again = [live.decide(rising.upon(pickle.loads(pickle.dumps(signals)))) for signals, _ in virtual.seen]
     assert again == [decision for _, decision in virtual.seen]
     kinds = {change.kind.value for decision in again for change in decision.changes}
     assert {"burst", "forecast"} <= kinds, "it grew and shrank"
