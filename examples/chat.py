@@ -15,6 +15,7 @@ Expect a short story that appears word by word, then one line of figures:
 import json
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -62,4 +63,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except urllib.error.URLError as error:
+        raise SystemExit(f"{error.reason}: run `make serve`, or give the server's address as an argument") from None

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,4 +81,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except urllib.error.URLError as error:
+        raise SystemExit(f"{error.reason}: run `make serve`, or give the server's address as an argument") from None

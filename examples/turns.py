@@ -15,6 +15,7 @@ Expect no cached tokens in the first turn (unless you run it twice) and most of 
 
 import json
 import sys
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -56,4 +57,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except urllib.error.URLError as error:
+        raise SystemExit(f"{error.reason}: run `make serve`, or give the server's address as an argument") from None

@@ -22,14 +22,16 @@ _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) 
 def own_command() -> str:
     """Text that runs this installation's `cloudmatrix` in a shell of this folder.
 
-    Returns: the plain name if PATH leads to it; otherwise the path by which it was started, or, for `python -m`, the
-        interpreter with the module.
+    Returns: the plain name if PATH leads to it; its path if only this shell's PATH does, as in an activated environment
+        or under `uvx`, because a second terminal has another; otherwise the path by which it was started, or, for
+        `python -m`, the interpreter with the module.
     """
     started = Path(sys.argv[0])
     ours = started if started.name == COMMAND and started.is_file() else Path(sys.executable).with_name(COMMAND)
     on_path = shutil.which(COMMAND)
     if on_path is not None and ours.is_file() and os.path.samefile(on_path, ours):
-        return COMMAND
+        of_environment = sys.prefix != sys.base_prefix and Path(on_path).parent == Path(sys.prefix, "bin")
+        return shlex.quote(on_path) if of_environment else COMMAND
     if ours is started:
         return shlex.quote(str(started) if len(started.parts) > 1 else f"./{started}")
     return f"{shlex.quote(sys.executable)} -m serving.cli"

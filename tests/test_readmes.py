@@ -3,9 +3,12 @@
 import argparse
 import doctest
 import importlib
+import io
 import itertools
 import re
+import runpy
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +104,11 @@ def test_the_example_of_the_virtual_hardware_runs() -> None:
     outcome = doctest.testfile(str(ROOT / "hardware" / "README.md"), module_relative=False)
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("name", ["chat", "kill", "turns"])
+def test_an_example_without_a_server_says_how_to_get_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "http://127.0.0.1:1"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    with pytest.raises(SystemExit, match="refused: run `make serve`, or give the server's address"):
+        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")

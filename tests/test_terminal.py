@@ -53,6 +53,8 @@ def test_a_command_that_path_leads_to_has_its_plain_name(
     monkeypatch.setattr(sys, "argv", [started, "serve"])
     monkeypatch.setenv("PATH", str(installed))
     assert own_command() == "cloudmatrix"
+    monkeypatch.setattr(sys, "prefix", str(installed.parent))  # an activated environment
+    assert own_command() == f"'{installed}/cloudmatrix'"
 
 
 def test_a_command_that_path_does_not_lead_to_has_the_path_it_was_started_by(

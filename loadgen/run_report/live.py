@@ -44,7 +44,7 @@ class LiveProgress:
         self._duration_s = duration_s
         self._label = label
         self._quiet = quiet
-        self._next_plain_s = 0.0
+        self._next_plain_s = PLAIN_EVERY_S
         self._live: Live | None = None
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ from hardware.cost.measured_file import MeasuredFile, MeasuredRow, read_measured
 from hardware.cost.trust import OWN_DEVICE, engine_text_of, fitted_region, quantity
 from hardware.nesting import parse_json
 from hardware.regular_file import read_regular_text
+from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError, NotWrittenError
 from serving.terminal import table_console
 
@@ -185,6 +186,8 @@ REQUESTS = "requests.jsonl"
 """Files of a run's folder; see `loadgen/run_folder.py`."""
 LEAST_TOKENS = 8
 """Fewest tokens of a response that is usable for decode."""
+GATEWAY_S = SimulationConfig().gateway_s
+"""Virtual time adds it to each request [s], so that no step contains it."""
 LEAST_REQUESTS = 5
 """Fewest requests of a run that is usable for a kind of step."""
 
@@ -300,7 +303,7 @@ def _together(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _prefill_row(folder: Path, records: Sequence[MeasuredRequest], dies: int) -> list[MeasuredRow]:
-    """Time to first token of requests that had the instance to themselves until then."""
+    """Time to first token, less `GATEWAY_S` but at least half, of requests that had the instance to themselves."""
     alone, latest = [], float("-inf")
     ordered = sorted(records, key=lambda record: record.started_s or 0.0)
     for at, record in enumerate(ordered):
@@ -313,12 +316,13 @@ def _prefill_row(folder: Path, records: Sequence[MeasuredRequest], dies: int) ->
         return []
     prompts = [record.input_tokens or 0 for record in alone]
     cached = sum(record.cached_tokens or 0 for record in alone) / max(1, sum(prompts))
+    first_s = median(record.chunk_times_s[0] - (record.started_s or 0.0) for record in alone)
     values = {
         "dies": float(dies),
         "tokens_per_die": fmean(prompts) * (1 - cached) / dies,
         "prompt_tokens": fmean(prompts),
         "cached_share": cached,
-        "step_ms": 1e3 * median(record.chunk_times_s[0] - (record.started_s or 0.0) for record in alone),
+        "step_ms": 1e3 * max(first_s - GATEWAY_S, first_s / 2),
     }
     return [MeasuredRow(f"{folder}: prefill", "prefill", values, folder.name)]
 

@@ -1,9 +1,11 @@
 """`cloudmatrix explain`: timelines of past requests."""
 
 import argparse
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.quantities import Duration
 from serving.cli.system_options import add_gateway_options, choose_gateway
 
 if TYPE_CHECKING:
@@ -16,11 +18,12 @@ sentence about the largest.
 EPILOG = """\
 Examples:
   cloudmatrix explain chatcmpl-0f3c…
-  cloudmatrix explain --slowest 5
+  cloudmatrix explain --slowest 5 --since 15min
   cloudmatrix explain --failed --html failed.html
 
 ID is the id of a response, or a request's x-request-id. The gateway keeps [gateway] timelines of them, the
-slowest, failed and resumed ones longest; with an API key it shows those of the key's namespace.
+slowest (also of each past minute), failed and resumed ones longest; with an API key it shows those of the key's
+namespace.
 """
 SHOWN = 5
 MOST = 100
@@ -42,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     which.add_argument(
         "--newest", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the last N (default {SHOWN})"
+    )
+    parser.add_argument(
+        "--since", type=Duration(above_zero=True), metavar="T", help="only requests of the last T, e.g. 15min"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_gateway_options(parser)
@@ -87,15 +93,20 @@ def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
     import msgspec
 
     from serving.client.http_client import RefusedError
-    from serving.errors import UnavailableError
-    from serving.gateway.core.timeline import RequestTimes
+    from serving.errors import ConfigError, UnavailableError
+    from serving.gateway.core.timeline import MOST_ROWS, RequestTimes
 
     if arguments.request is not None:
+        if arguments.since is not None:
+            raise ConfigError("--since does not go with the id of a request")
         return [msgspec.convert(_ask(arguments, _path(arguments.request)), RequestTimes)]
     which = next(name for name in ("slowest", "failed", "resumed", "newest") if getattr(arguments, name) is not None)
-    rows = _ask(arguments, f"/v1/requests?which={which}&limit={getattr(arguments, which)}")["data"]
+    number, since = getattr(arguments, which), arguments.since
+    rows = _ask(arguments, f"/v1/requests?which={which}&limit={number if since is None else MOST_ROWS}")["data"]
+    if since is not None:
+        rows = [row for row in rows if row["arrived"] >= time.time() - since]
     found = []
-    for row in rows:
+    for row in rows[:number]:
         try:
             found.append(msgspec.convert(_ask(arguments, _path(row["names"][0])), RequestTimes))
         except RefusedError:

@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._on_closed = on_closed
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._reason = "closed by the peer"
+        self._reason = "connection closed by the peer"
         self._unwanted = False
         self._gate: Callable[[bytes], None] | None = None
         """Receives frames in place of `on_frame` until the secret is proved."""

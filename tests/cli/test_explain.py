@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -39,8 +40,10 @@ def answer(asked: BaseHTTPRequestHandler) -> tuple[int, object]:
     if asked.path == "/v1/requests/job-1/timeline":
         return 200, msgspec.to_builtins(TIMES)
     if asked.path.startswith("/v1/requests?"):
-        slowest = [{"names": ["job-1"]}, {"names": ["forgotten"]}] if "slowest" in asked.path else []
-        return 200, {"object": "list", "data": slowest}
+        old, now = 1e9, time.time()
+        slowest = [("old", old), ("job-1", now), ("forgotten", now)] if "slowest" in asked.path else []
+        slowest = slowest[1:] if asked.path.endswith("limit=3") else slowest
+        return 200, {"object": "list", "data": [{"names": [name], "arrived": at} for name, at in slowest]}
     return 404, {"error": {"message": "no timeline of a request"}}
 
 
@@ -69,6 +72,14 @@ def test_the_slowest_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> No
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["request_id"] == TIMES.request_id
     assert "/v1/requests?which=slowest&limit=3" in ASKED
+
+
+def test_only_the_requests_since_a_time(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--slowest", "1", "--since", "15min", "--json", "--url", url]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["request_id"] == TIMES.request_id
+    assert main(["explain", "job-1", "--since", "15min", "--url", url]) == 2
+    assert "--since does not go with the id" in capsys.readouterr().err
 
 
 def test_nothing_failed(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,8 +47,14 @@ def test_requests_one_after_the_other(tmp_path: Path) -> None:
         {"dies": 4, "batch_per_npu": 0.5, "context_tokens": 205.5, "drafts": 0, "acceptance": 0, "tpot_ms": 20}
     )
     assert prefill.values == pytest.approx(
-        {"dies": 4, "tokens_per_die": 37.5, "prompt_tokens": 200, "cached_share": 0.25, "step_ms": 50}
+        {"dies": 4, "tokens_per_die": 37.5, "prompt_tokens": 200, "cached_share": 0.25, "step_ms": 48}
     )
+
+
+def test_a_step_is_no_less_than_half_of_the_time_to_the_first_token(tmp_path: Path) -> None:
+    run(tmp_path / "fast", [record(n, n * 1.0, n * 1.0 + 0.003, 0.02) for n in range(6)])
+    _, prefill = rows_of_runs(tmp_path / "fast", dies=4, per_npu=2).rows
+    assert prefill.values["step_ms"] == pytest.approx(1.5)
 
 
 def test_requests_that_wait_say_nothing_of_prefill(tmp_path: Path) -> None:

@@ -9,16 +9,20 @@ class KeptTimelines:
     """Implements `Timelines`.
 
     Args:
-        requests: id, namespace and time of each; an id is also found with a leading `x`.
+        requests: id, namespace and time of each, one a second; an id is also found with a leading `x`.
+        latest: at most so many are listed as the newest.
     """
 
-    def __init__(self, *requests: tuple[str, str, float]) -> None:
+    def __init__(self, *requests: tuple[str, str, float], latest: int = 1000) -> None:
+        self._latest = latest
         self._shelf = TimelineShelf(8)
         parts = (TimePart("prefill", 0.0, 1.5, "prefill#a", "n0", tokens=7),)
         line = ChoiceLine(0, parts, 3, 0, 1.0)
-        for name, namespace, total_s in requests:
+        for arrived, (name, namespace, total_s) in enumerate(requests):
             names = (name, f"x {name}")
-            self._shelf.add(RequestTimes(name, namespace, 0.0, total_s, "stop", 7, (line,), 3, 0, "why", names=names))
+            self._shelf.add(
+                RequestTimes(name, namespace, arrived, total_s, "stop", 7, (line,), 3, 0, "why", names=names)
+            )
 
     async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
         """Implements `Timelines.find`."""
@@ -26,4 +30,4 @@ class KeptTimelines:
 
     async def choose(self, which: Choose, limit: int, namespace: str | None) -> Sequence[RequestTimes]:
         """Implements `Timelines.choose`."""
-        return self._shelf.choose(which, limit, namespace)
+        return self._shelf.choose(which, min(limit, self._latest) if which == "newest" else limit, namespace)

@@ -69,11 +69,11 @@ def create_app(
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
-    app.include_router(cancel_router(cancels or OwnRequests(running)))
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf))
     app.include_router(kept_responses_router(shelf))
+    app.include_router(cancel_router(cancels or OwnRequests(running)))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))

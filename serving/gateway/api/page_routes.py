@@ -28,7 +28,7 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(start_facts, url))
     requests = lru_cache(1)(lambda: requests_page(start_facts.pools_page))
-    api = lru_cache(_KEPT)(lambda url: api_page(describe(), url))
+    api = lru_cache(_KEPT)(lambda url: api_page(describe(), url, start_facts.pools_page))
 
     @router.get("/")
     async def first_page(request: Request) -> Response:

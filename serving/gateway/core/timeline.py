@@ -194,10 +194,13 @@ def _time(seconds: float) -> str:
 # Timelines of past requests: a bounded number, of which the slowest, failed and resumed are kept longest.
 #
 # The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is
-# kept on each shelf that it qualifies for, and is dropped when it is on none.
+# kept on each shelf that it qualifies for, and is dropped when it is on none. Half of the shelf of the slowest is for
+# the slowest of each past minute: an overload would otherwise displace the slow request of ten minutes ago.
 
 MOST_ROWS = 1000
 """Latest requests that are listed."""
+SLOW_PER_MINUTE = 2
+"""Slowest requests kept of each past minute."""
 Choose = Literal["newest", "slowest", "failed", "resumed"]
 
 
@@ -217,7 +220,11 @@ class TimelineShelf:
         self._failed: deque[RequestTimes] = deque(maxlen=part)
         self._resumed: deque[RequestTimes] = deque(maxlen=part)
         self._slowest: list[RequestTimes] = []
-        self._most_slow = part
+        self._most_slow = part - part // 2
+        self._of_minute: list[RequestTimes] = []
+        self._most_of_minute = min(SLOW_PER_MINUTE, part // 2)
+        self._of_past_minutes: deque[RequestTimes] = deque(maxlen=part // 2 - self._most_of_minute)
+        self._minute = 0
 
     def add(self, times: RequestTimes) -> None:
         """Keep a timeline. Effects: may drop others."""
@@ -230,18 +237,16 @@ class TimelineShelf:
         self._keep_slow(times)
 
     def _keep_slow(self, times: RequestTimes) -> None:
-        slowest = self._slowest
-        if len(slowest) < self._most_slow:
-            slowest.append(times)
-        elif slowest and times.total_s > slowest[-1].total_s:
-            slowest[-1] = times
-        else:
-            return
-        slowest.sort(key=lambda one: -one.total_s)
+        minute = int((times.arrived + times.total_s) // 60)
+        if minute != self._minute:
+            self._of_past_minutes.extend(self._of_minute)
+            self._of_minute, self._minute = [], minute
+        _insert(self._slowest, times, self._most_slow)
+        _insert(self._of_minute, times, self._most_of_minute)
 
     def __iter__(self) -> Iterator[RequestTimes]:
         seen: set[int] = set()
-        for shelf in (self._newest, self._slowest, self._failed, self._resumed):
+        for shelf in self._shelves():
             for times in shelf:
                 if id(times) not in seen:
                     seen.add(id(times))
@@ -249,6 +254,10 @@ class TimelineShelf:
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _shelves(self) -> tuple[Iterable[RequestTimes], ...]:
+        slow = (self._slowest, self._of_minute, self._of_past_minutes)
+        return (self._newest, *slow, self._failed, self._resumed)
 
     def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
         """The latest request of that id, or None.
@@ -266,6 +275,13 @@ class TimelineShelf:
         """
         found = self._rows if which == "newest" else self
         return chosen((times for times in found if namespace in (None, times.namespace)), which, limit)
+
+
+def _insert(slowest: list[RequestTimes], times: RequestTimes, most: int) -> None:
+    """Keep a request among the slowest, slowest first."""
+    slowest.append(times)
+    slowest.sort(key=lambda one: -one.total_s)
+    del slowest[most:]
 
 
 def chosen(found: Iterable[RequestTimes], which: Choose, limit: int) -> list[RequestTimes]:

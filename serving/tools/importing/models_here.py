@@ -91,7 +91,7 @@ def remove_model(name: str, served: Sequence[Path]) -> ModelHere:
     wanted = smollm2_folder().name if name == NAME else name
     model = next((one for one in models_here() if one.name == wanted), None)
     if model is None:
-        raise ConfigError(f"there is no model {name} here: `cloudmatrix models` lists them")
+        raise ConfigError(f"there is no model '{name}' here: `cloudmatrix models` lists them")
     if model.origin == "bundled":
         raise ConfigError(f"{name} belongs to the package: it is not removed")
     if any(folder.is_relative_to(_whole(model)) for folder in served):

@@ -245,6 +245,18 @@ def test_the_slowest_and_the_failed_are_kept_longest() -> None:
     assert [one.request_id for one in shelf.choose("failed", 5, None)] == ["x-failed"]
 
 
+def test_the_slowest_of_each_past_minute_is_found_after_an_overload() -> None:
+    shelf = TimelineShelf(40)
+    for minute, seconds in ((0, 2.0), (1, 9.0)):
+        for number in range(300):
+            name = f"m{minute}-{number}"
+            ended = answered(seconds + number * 1e-6, "stop", name)
+            shelf.add(RequestBuilder(job(1, name), 0.0).times(ended, 1e9 + 60 * minute))
+            assert len(shelf) <= 40
+    assert shelf.find("m0-299", None) is not None
+    assert shelf.find("m0-1", None) is None
+
+
 def test_a_tenant_finds_its_own_only() -> None:
     shelf = TimelineShelf(8)
     shelf.add(over_in(1.0, "a", namespace="acme"))

@@ -80,6 +80,6 @@ def test_list_and_removal(caches: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["rm", "own"]) == 0
     assert not own.exists()
     capsys.readouterr()
-    for name, said in (("storyteller", "belongs to the package"), ("own", "there is no model own here")):
+    for name, said in (("storyteller", "belongs to the package"), ("own", "there is no model 'own' here")):
         assert main(["rm", name]) == 2
         assert said in capsys.readouterr().err

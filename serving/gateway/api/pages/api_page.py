@@ -104,12 +104,13 @@ _FIRST = ("generation", "information", "KV-cache pool")
 """Tags listed before the others."""
 
 
-def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
+def api_page(described: Mapping[str, Any], url: str, pools_page: str = "") -> PageDocument:
     """The page.
 
     Args:
         described: the OpenAPI document.
         url: this server's URL in the browser.
+        pools_page: see `StartFacts`.
     """
     schemas, keys = described["components"]["schemas"], "securitySchemes" in described["components"]
     groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {tag: [] for tag in _FIRST}
@@ -122,7 +123,7 @@ def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
         "Any OpenAI client works with base URL "
         f"<code>{escape(url)}/v1</code>. Fields of a body that are not required may be left out or null. "
         "Anthropic's take the address without <code>/v1</code>. "
-        "What is no success is an " + type_text({"$ref": "#/ErrorAnswer"}) + ", on Anthropic's routes a "
+        "The body of an error is an " + type_text({"$ref": "#/ErrorAnswer"}) + ", on Anthropic's routes a "
         "" + type_text({"$ref": "#/MessagesErrorAnswer"}) + "."
     )
     body = [
@@ -141,6 +142,7 @@ def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
         link("requests", "Requests"),
         link("openapi.json", "openapi.json"),
         link("metrics", "Metrics"),
+        *([link(pools_page, "Pools")] if pools_page else []),
     ]
     return document(f"API – {described['info']['title']}", links, body)
 

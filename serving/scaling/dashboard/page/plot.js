@@ -143,6 +143,7 @@ function labels(axis, wanted) {
   while (axis.children.length < wanted.length) axis.append(make("span"));
   wanted.forEach(([words, side, share], place) => {
     write(axis.children[place], words);
+    axis.children[place].classList.toggle("last", side === "left" && share > 0.94);
     axis.children[place].style[side] = `${(100 * share).toFixed(2)}%`;
   });
 }

@@ -5,7 +5,7 @@ const GROUPS = /*groups*/[];
 const ROUTES = { chatcmpl: "chat", cmpl: "completions", resp: "responses", msg: "messages" };
 const asked = new URLSearchParams(location.search);
 let span = asked.has("from") || asked.has("to") ? { from: Number(asked.get("from") ?? 0) || 0, to: Number(asked.get("to")) || Infinity } : null; // [s since 1970]
-let rows = null, order = { key: "arrived", down: true }, open = decodeURIComponent(location.hash.slice(1));
+let rows = null, kept = [], turn = 0, order = { key: "arrived", down: true }, open = decodeURIComponent(location.hash.slice(1));
 
 const seconds = (value) => value === null || value === undefined ? "–" : value >= 1 ? `${value.toFixed(2)} s` : value >= 1e-3 ? `${(value * 1e3).toFixed(1)} ms` : `${Math.round(value * 1e6)} µs`;
 const clock = (value) => new Date(value * 1000).toLocaleTimeString([], { hour12: false });
@@ -106,10 +106,14 @@ function fault(error) {
   $("fault").textContent = error ? (error instanceof TypeError ? "The server does not answer." : error.message) : "";
 }
 
+/** The latest requests, and every fifth time also those that are kept longest: the slow, the failed, the resumed. */
 async function update() {
   try {
-    const { data } = await ask("v1/requests?which=newest&limit=1000");
+    const [{ data }, longest] = await Promise.all([ask("v1/requests?which=newest&limit=1000"), turn++ % 5 ? null : ask("v1/requests?which=slowest&limit=1000")]);
     fault(null);
+    kept = longest ? longest.data : kept;
+    const oldest = data.length ? data.at(-1).arrived : Infinity;
+    data.push(...kept.filter((row) => row.arrived < oldest));
     if (JSON.stringify(data) === JSON.stringify(rows)) return; // a row that is drawn anew loses the focus
     rows = data;
     draw();
