@@ -77,6 +77,11 @@ class LearnedLine:
         return self._worked_s > 0
 
     @property
+    def worked_s(self) -> float:
+        """Work added in the last hours [s]: a sum with the time constant `SLOPE_S`."""
+        return self._worked_s
+
+    @property
     def size(self) -> float:
         """Recent mean size."""
         return self._level.size
@@ -106,6 +111,9 @@ CROWD_SPREAD = 1.04
 """The same for an overload no longer than the start of an instance: the rest of a sequence compensates for it."""
 SAME_BATCH = 0.25
 """Mean square of the deviations below which no slope is inferred [squared sequences]."""
+SEEN_S = 60.0
+"""Work of all instances together before a limit is inferred: the first batches of a pool are small and fill up between
+two polls, so that their time per token looks too long and its slope too steep."""
 FEWER = 0.5
 """Lower limit of the estimate, as part of the current batch, however slow tokens are: the line is not reliable further
 away, and is learned again at half the batch."""
@@ -126,11 +134,11 @@ class DecodeAbility:
 
         Args:
             tpot_slo_s: TPOT SLO [s].
-            configured: limit of an instance; returned while no measurement exists.
+            configured: limit of an instance; returned until `SEEN_S` of work were measured.
             spread: TPOT of the slowest of a hundred requests / mean.
         Returns: between 1 and `configured`.
         """
-        if not self._line.known:
+        if self._line.worked_s < SEEN_S:
             return configured
         batch, token_s = self._line.size, self._line.time_s
         limit_s, slope = tpot_slo_s / spread, self._line.slope_s

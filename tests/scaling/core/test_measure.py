@@ -94,7 +94,7 @@ def test_nothing_measured_means_as_configured() -> None:
 
 def test_decode_work_is_seen_in_counters() -> None:
     abilities = Abilities()
-    for at, tokens, busy_s in ((0, 0, 0.0), (1, 400, 1.0), (2, 800, 2.0)):  # 8 at once, 20 ms each
+    for at, tokens, busy_s in ((0, 0, 0.0), (50, 20_000, 50.0), (100, 40_000, 100.0)):  # 8 at once, 20 ms each
         abilities.observe(snapshot(at, decoded(tokens, busy_s, running=8)))
     assert abilities.most_sequences("decode", 0.025, 64) == 64.0
     assert abilities.most_sequences("decode", 0.015, 64) == pytest.approx(6 / TPOT_SPREAD)

@@ -1,12 +1,18 @@
-"""The live autoscaler's addition to the pure policy: monotonic counters."""
+"""The live autoscaler's addition to the pure policy: monotonic counters, and otherwise the same decisions."""
 
 import itertools
+import pickle
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from serving.scaling.core.autoscaler import make_scaler
+from serving.scaling.core.decision import Scaler, ScalingDecision
 from serving.scaling.live.autoscaler_replica import GAUGES, RisingTraffic
 from serving.values.signals import ScalingSignals, Traffic
+from serving.virtual.simulation import simulate
 from tests.scaling.core.looks import cache, prefill
+from tests.virtual.core.case import burst, config
 
 
 def poll(now: float, **traffic: float) -> ScalingSignals:
@@ -47,3 +53,27 @@ def test_a_board_whose_clock_was_set_back_makes_no_burst_and_ends_no_hold() -> N
 
 def test_gauges_are_what_traffic_calls_so() -> None:
     assert set(Traffic.__struct_fields__) >= GAUGES
+
+
+@dataclass
+class Recorder:
+    """A scaler that keeps every poll's signals and decision."""
+
+    policy: Scaler
+    seen: list[tuple[ScalingSignals, ScalingDecision]] = field(default_factory=list)
+
+    def decide(self, signals: ScalingSignals) -> ScalingDecision:
+        self.seen.append((signals, self.policy.decide(signals)))
+        return self.seen[-1][1]
+
+
+def test_the_signals_of_virtual_time_lead_to_the_same_decisions_live() -> None:
+    """A wave of prompts: the signals go through what the live driver does to them between the board and the policy."""
+    system = config(autoscaler={"policy": "slo", "hold_s": 10.0}, prefill={"replicas": 1})
+    virtual = Recorder(make_scaler("slo", system.slo, system.autoscaler))
+    simulate(system, burst(300, every_s=0.02, prompt=8000), scaler=virtual)
+    rising, live = RisingTraffic(), make_scaler("slo", system.slo, system.autoscaler)
+    again = [live.decide(rising.upon(pickle.loads(pickle.dumps(signals)))) for signals, _ in virtual.seen]
+    assert again == [decision for _, decision in virtual.seen]
+    kinds = {change.kind.value for decision in again for change in decision.changes}
+    assert {"burst", "forecast"} <= kinds, "it grew and shrank"

@@ -254,9 +254,9 @@ def test_who_waits_longest_and_what_decode_can_take_are_known() -> None:
     assert scaler.seen[-1].traffic.ttft_missed > 0
     scaler = ScriptedScaler([])
     tight = config(slo={"tpot_s": 0.012})
-    simulate(tight, burst(300, output=64, every_s=0.1), scaler=scaler)
+    simulate(tight, burst(400, output=64, every_s=0.2), scaler=scaler)
     told = [one.pool("decode") for one in scaler.seen]
-    assert told[0].max_sequences == told[0].seats, "nothing was measured yet"
+    assert told[0].max_sequences == told[0].seats, "too little was measured yet"
     assert told[-1].max_sequences < told[0].seats
     assert all(1 <= one.max_sequences <= one.crowd <= one.seats for one in told)
 
