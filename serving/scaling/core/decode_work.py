@@ -103,7 +103,6 @@ class DecodeWork:
             why=self._why(pool, expected),
             why_urgent=why_urgent,
             memory_s=residence,
-            falls=self._instances(pool, self._stock.mean) - self._instances(pool, expected),
         )
 
     def _why(self, pool: PoolSignals, expected: float) -> str:

@@ -36,7 +36,6 @@ class Demand(Struct, frozen=True, gc=False):
         heading: load that current traffic leads to.
         swing: by how much short-term work exceeds the load: queued work is late long before the mean of a minute fills
             an instance.
-        falls: by how much the load is lower than now when an instance started now could serve.
         memory_s: residence time of work; a system is not in steady state before a few times as long.
         urgent: fully used instances without which requests already in the system miss their SLO; 0 = not urgent.
         why: the load as text.
@@ -53,7 +52,6 @@ class Demand(Struct, frozen=True, gc=False):
     why_urgent: str = ""
     memory_s: float = 0.0
     swing: float = 0.0
-    falls: float = 0.0
 
 
 def unknown(why: str, urgent: float = 0.0, why_urgent: str = "") -> Demand:
@@ -83,5 +81,4 @@ def together(first: Demand, second: Demand, fast_first: float, fast_second: floa
         first.why_urgent or second.why_urgent,
         max(first.memory_s, second.memory_s),
         first.swing + second.swing,
-        first.falls + second.falls,
     )

@@ -33,9 +33,10 @@ class StabilizationWindow:
         while self._needs[0][0] < now - self.hold_s:
             self._needs.popleft()
 
-    def highest(self, since: float) -> int:
-        """The largest size needed at or after a time within `hold_s`; 0 if there is none."""
-        return next((need for at, need in self._needs if at >= since), 0)
+    @property
+    def highest(self) -> int:
+        """The largest size needed within `hold_s`; 0 before the first."""
+        return self._needs[0][1] if self._needs else 0
 
     def over(self, now: float) -> bool:
         """Whether the first need was added at least `hold_s` ago, so that the window is complete."""
@@ -116,9 +117,6 @@ class LoadTarget:
 
 CALM_SIGMAS = 2.5
 """A pool shrinks only if it would be large enough at a load higher by this many standard deviations."""
-FALLING = 0.5
-"""Part of `hold_s` for which a pool must have been too large while its load falls by more than chance: it will not need
-its former size soon."""
 MEMORIES = 3.0
 """Time until a system is in steady state, in residence times of its work."""
 STEP = 3
@@ -206,8 +204,7 @@ class PoolPlanner:
         plan = _instances(load, aim, demand.swing)
         surely = max(demand.sure, min(demand.steady, load))
         sure = _instances(surely, aim, demand.swing)
-        chance = CALM_SIGMAS * demand.noise
-        high = max(load, demand.heading) + chance
+        high = max(load, demand.heading) + CALM_SIGMAS * demand.noise
         calm = _instances(max(high, demand.sure), aim, demand.swing)
         urgent = math.ceil(demand.urgent - EDGE)
         self._patience.add(now, max(calm, urgent))
@@ -225,18 +222,16 @@ class PoolPlanner:
                 what = f"{what}, by what surely comes {_words(surely, aim, demand.swing)}"
             less = f", but no fewer than {trifle} are added" if planned < size + trifle else ""
             return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}{less}")
-        hold_s = self.hold_s * (FALLING if demand.falls > chance else 1.0)
-        needed = max(1, self._patience.highest(now - hold_s))
-        enough, why = self._enough(now, pool, load, calm, needed)
+        enough, would_do = self._enough(now, pool, load, calm)
+        needed = f"at most {self._patience.highest} needed"
         if size - enough >= trifle and self._patient(now, demand.memory_s):
             self._backoff.shrank(now, enough, load, demand.noise)
-            return Wanted(enough, ScaleKind.FORECAST, f"{what}; {needed} would have done for {hold_s:.0f} s{why}")
-        within = f"at most {needed} needed within {hold_s:.0f} s"
-        return Wanted(size, ScaleKind.STAY, f"{what} needs {plan}: {size} stay, {within}")
+            return Wanted(enough, ScaleKind.FORECAST, f"{what}; {would_do}")
+        return Wanted(size, ScaleKind.STAY, f"{what} needs {plan}: {size} stay, {needed} within {self.hold_s:.0f} s")
 
-    def _enough(self, now: float, pool: PoolSignals, load: float, calm: int, needed: int) -> tuple[int, str]:
-        """The size that the pool may shrink to, and the bound that decided it as text."""
-        size = pool.target
+    def _enough(self, now: float, pool: PoolSignals, load: float, calm: int) -> tuple[int, str]:
+        """The size that the pool may shrink to, and the bound that decided it."""
+        size, needed = pool.target, max(1, self._patience.highest)
         part, plenty = max(1, size // STEP), PLENTY * max(1, calm)
         small = self._backoff.least(now, load)
         at_a_time = f"no more than {part} of {size} leave at a time"
@@ -249,7 +244,8 @@ class PoolPlanner:
             (small, f", but fewer than {small} were too small at a load of {limit:.2f} or more before"),
             (min(size - part, plenty), f", but {at_a_time}"),
         )
-        return max(bounds, key=lambda bound: bound[0])
+        enough, why = max(bounds, key=lambda bound: bound[0])
+        return enough, f"{needed} would have done for {self.hold_s:.0f} s{why}"
 
     def _patient(self, now: float, memory_s: float) -> bool:
         """Whether the pool may shrink now: steps down are few and large rather than many and small."""

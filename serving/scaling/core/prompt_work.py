@@ -93,19 +93,17 @@ class PromptWork:
             return unknown(nobody_knows, urgent, f"{why}; {nobody_knows}")
         per_instance = self._share.value(1.0) / pool.tokens_per_s
         rate = self._forecast.ahead(outlook.start_s + LEAD_S)
-        now = self._forecast.ahead(0.0)
         urgent, why_urgent = self._urgent(pool, self.queue(pool, traffic), outlook, elsewhere)
         return Demand(
             load=rate * per_instance,
             noise=self._forecast.noise * per_instance,
             sure=max(rate - SURE * self._forecast.noise, self._fast.surely(self._forecast)) * per_instance,
             steady=self._forecast.steady * per_instance,
-            heading=now * per_instance,
+            heading=self._forecast.ahead(0.0) * per_instance,
             urgent=urgent,
             why=f"{rate * self._share.value(1.0):.0f} uncached tokens/s of {pool.tokens_per_s:.0f} an instance",
             why_urgent=why_urgent,
             swing=self._swing(rate, per_instance),
-            falls=(now - rate) * per_instance,
         )
 
     def _swing(self, rate: float, per_instance: float) -> float:

@@ -88,16 +88,15 @@ def test_a_burst_shows_the_sooner_the_larger_it_is() -> None:
 
 def test_patience_remembers_the_most_that_was_needed() -> None:
     patience = StabilizationWindow(60.0)
-    assert patience.highest(0.0) == 0
+    assert patience.highest == 0
     assert not patience.over(0.0)
     patience.add(0.0, 5)
     patience.add(10.0, 3)
-    assert (patience.highest(0.0), patience.over(59.0), patience.over(60.0)) == (5, False, True)
+    assert (patience.highest, patience.over(59.0), patience.over(60.0)) == (5, False, True)
     patience.add(61.0, 2)
-    assert patience.highest(1.0) == 3
-    assert patience.highest(11.0) == 2, "a shorter time"
+    assert patience.highest == 3
     patience.add(62.0, 4)
-    assert patience.highest(2.0) == 4
+    assert patience.highest == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=40))
@@ -107,8 +106,7 @@ def test_patience_is_the_maximum_of_its_window(steps: list[tuple[int, int]]) -> 
         now += gap
         past.append((now, need))
         patience.add(now, need)
-        for window in (50.0, 25.0):
-            assert patience.highest(now - window) == max(n for at, n in past if at >= now - window)
+        assert patience.highest == max(n for at, n in past if at >= now - 50.0)
 
 
 def scattered(rate: float, seconds: int = 900) -> LoadForecast:

@@ -88,15 +88,6 @@ def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:
     assert asked(planner, 125.0, needs(0.3), size=3).target == 2, "a third at a time"
 
 
-@pytest.mark.parametrize(("falls", "shrinks_after"), [(0.2, 60), (0.3, 30)])
-def test_it_shrinks_after_half_the_time_while_the_load_falls(falls: float, shrinks_after: int) -> None:
-    planner = PoolPlanner(0.7, 60.0)
-    assert all(asked(planner, float(now), needs(2.5), size=4).target == 4 for now in range(60))
-    falling = needs(0.3, noise=0.1, falls=falls)
-    sizes = [asked(planner, 60.0 + second, falling, size=4).target for second in range(90)]
-    assert sizes.index(2) == shrinks_after
-
-
 @pytest.mark.parametrize(("load", "sizes"), [(0.0, [9, 2, 1]), (0.3, [9, 2, 1]), (1.3, [9, 4, 3, 2]), (3.4, [9, 6, 5])])
 def test_it_shrinks_at_once_to_twice_what_it_needs(load: float, sizes: list[int]) -> None:
     planner, size, seen = PoolPlanner(0.7, 60.0), 9, [9]
