@@ -52,7 +52,7 @@ def test_full_dies_let_sequences_wait(tmp_path: Path) -> None:
     narrow = Candidate(PLAN.prefill, 2, Shape(16, 1), 1)
     screened, simulated = Screen(setting(trace))(PlanProbe(narrow)), measure(setting(trace), PlanProbe(narrow))
     assert screened.batch == simulated.batch == 1
-    assert screened.tpot_p99_s == pytest.approx(simulated.tpot_p99_s, rel=0.1)
+    assert screened.tpot_p99_s == pytest.approx(simulated.tpot_p99_s, rel=0.15), "each wait is for a whole sequence"
 
 
 def test_a_pool_keeps_the_prefixes_used_last() -> None:
