@@ -85,7 +85,7 @@ def attention_kind(shape: ModelShape) -> str:
 
 
 def spread(errors: Sequence[float]) -> float:
-    """Error that contains nine of ten further rows like these, if so many are there to tell; else the largest."""
+    """Error that contains nine of ten further rows like these; the largest error if there are too few rows for that."""
     ordered = sorted(abs(error) for error in errors)
     at = math.ceil(CONTAINED * (len(ordered) + 1)) - 1
     return max(LEAST_SPREAD, ordered[min(at, len(ordered) - 1)])
@@ -96,7 +96,7 @@ def stated(asked: StepClass, rows: Sequence[CheckedRow], *, like_rows: bool = Tr
 
     Args:
         rows: at least one of this kind of step.
-        like_rows: whether the step is like those of its class; else only its neighbours say how far it can be off.
+        like_rows: whether the step is like those of its class; else the error follows from its neighbours alone.
     """
     same = [row for row in rows if row.kind == asked.kind]
     own = [row.error for row in same if row.step_class == asked]

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import re
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +27,7 @@ from serving.kvpool.live.pool_control import control_settings, start_pool_contro
 from serving.launch.app import APP_NAME, build
 from serving.launch.deployment_lease import LEASE_S, DeploymentLease
 from serving.launch.patience import StartWait, load_and_cores, load_here, slowness
-from serving.launch.phases import DeployPhases
+from serving.launch.phases import DeployPhases, repeated
 from serving.launch.rollout import Rollout, configuration_digest
 from serving.scaling.live.scaling_board import note_deployment, start_board
 from serving.values.system_tally import DeploymentNotice
@@ -42,7 +41,6 @@ TELL_PERIOD_S = 30.0
 """Interval at which a slow start reports what it waits for [s]."""
 POLL_S = 0.1
 """Interval at which `serve.run` looks whether the application runs; Ray's own is 1 s, which a start would wait for."""
-_LAST_WORD_S = 5.0
 _NOT_PLACED = re.compile(
     r"have taken more than .* to be scheduled.*each replica: (?P<takes>\{.*?\}),"
     r" total resources available: (?P<there>\{.*?\})"
@@ -104,33 +102,19 @@ def deploy_and_wait(
     Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
     following = phases.followed(running_deployments) if phases else nullcontext()
-    with _telling_what_is_missing(say, cluster.session.folder), following:
+    missing = partial(report_missing, say, cluster.session.folder)
+    with repeated(missing, TELL_PERIOD_S, "missing-replicas"), following:
         deploy(config, cluster, say, prepare, tells=phases is None)
     return wait_ready(config, cluster, READY_DEADLINE_S * slowness(*load_and_cores()), say)
 
 
-@contextlib.contextmanager
-def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = None) -> Iterator[None]:
-    """Within the block, report periodically which replicas have not started: other applications on this Ray may occupy
-    the resources, or the disk of the session's folder is full.
+def report_missing(say: Callable[[str], None], folder: Path) -> None:
+    """Report which replicas have not started: other applications on this Ray may occupy the resources, or the disk of
+    the session's folder is full.
     """
-    over = threading.Event()
-
-    def tell() -> None:
-        while not over.wait(TELL_PERIOD_S):
-            with contextlib.suppress(Exception):  # any error of Ray; the deployment continues
-                for line in missing_replicas():
-                    say(line)
-                if folder is not None:
-                    say(full_disk(folder) or f"this machine has {load_here()}")
-
-    teller = threading.Thread(target=tell, name="missing-replicas", daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join(_LAST_WORD_S)  # this process may disconnect from Ray next
+    for line in missing_replicas():
+        say(line)
+    say(full_disk(folder) or f"this machine has {load_here()}")
 
 
 def missing_replicas() -> list[str]:

@@ -21,8 +21,8 @@ FIRST = "checks, imports"
 """Name of the first phase."""
 LIVE_PERIOD_S = 0.25
 POLL_S = 0.2
-LAST_POLL_S = 5.0
-"""Time for the last poll to end [s]: this process may disconnect from Ray next."""
+LAST_CALL_S = 5.0
+"""Time for the last call of `repeated` to end [s]: this process may disconnect from Ray next."""
 _CLEAR = "\x1b[K"
 
 
@@ -107,21 +107,31 @@ class DeployPhases:
     @contextlib.contextmanager
     def followed(self, running: Callable[[], Collection[str]]) -> Iterator[None]:
         """Context of the deployment: polls which deployments run, and ends all phases but the last."""
-        over = threading.Event()
-
-        def follow() -> None:
-            while not over.wait(POLL_S):
-                with contextlib.suppress(Exception):  # any error of Ray; the deployment continues
-                    self.update(running())
-
-        follower = threading.Thread(target=follow, name="start-followed", daemon=True)
-        follower.start()
-        try:
+        with repeated(lambda: self.update(running()), POLL_S, "start-followed"):
             yield
-        finally:
-            over.set()
-            follower.join(LAST_POLL_S)
         self.update(set().union(*(names for _, _, names in self._left)))
+
+
+@contextlib.contextmanager
+def repeated(action: Callable[[], None], period_s: float, thread: str) -> Iterator[None]:
+    """Context in which a thread of that name calls `action` after every period.
+
+    Errors are ignored: the action queries Ray, and the deployment continues without its answer.
+    """
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(period_s):
+            with contextlib.suppress(Exception):
+                action()
+
+    repeating = threading.Thread(target=run, name=thread, daemon=True)
+    repeating.start()
+    try:
+        yield
+    finally:
+        over.set()
+        repeating.join(LAST_CALL_S)
 
 
 @contextlib.contextmanager

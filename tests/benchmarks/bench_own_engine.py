@@ -66,7 +66,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of its folder."""
         return f"{self.prompt}+{self.output}@{self.rate:g}"
 
     @property
@@ -119,7 +119,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative [%]."""
+        """Relative error of the prediction [%]."""
         return 100 * (self.predicted / statistics.median(self.runs) - 1)
 
     @property

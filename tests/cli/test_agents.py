@@ -36,7 +36,7 @@ def test_files_for_every_agent(gateway: str, tmp_path: Path, capsys: pytest.Capt
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command line that is wrong is told."""
+    """Error text for a wrong command line."""
     assert main(["agents", *words]) in (2, 3)
     return capsys.readouterr().err
 

@@ -2,14 +2,16 @@
 
 import threading
 import time
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import serve
 
-from serving.launch import deploying
-from serving.launch.deploying import _telling_what_is_missing, missing_replicas
+from serving.launch.deploying import missing_replicas, report_missing
+from serving.launch.phases import repeated
 
 
 def deployment(message: str = "", **states: int) -> Any:
@@ -27,8 +29,7 @@ def status(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 raise error
         return SimpleNamespace(applications={"cloudmatrix": SimpleNamespace(deployments=there)})
 
-    for owner, name, other in ((serve, "status", listed), (deploying, "TELL_PERIOD_S", 0.01)):
-        monkeypatch.setattr(owner, name, other)
+    monkeypatch.setattr(serve, "status", listed)
     return there
 
 
@@ -42,7 +43,7 @@ def test_each_deployment_that_is_not_complete_is_a_line(status: dict[str, Any]) 
     ]
 
 
-def test_it_is_said_while_it_lasts_and_no_longer(status: dict[str, Any]) -> None:
+def test_it_is_said_while_it_lasts_and_no_longer(status: dict[str, Any], tmp_path: Path) -> None:
     status["decode"] = deployment(STARTING=1)
     said: list[str] = []
     twice = threading.Event()
@@ -52,14 +53,17 @@ def test_it_is_said_while_it_lasts_and_no_longer(status: dict[str, Any]) -> None
         if len(said) == 2:
             twice.set()
 
-    with _telling_what_is_missing(say):
+    with repeated(partial(report_missing, say, tmp_path), 0.01, "missing-replicas"):
         assert twice.wait(60.0)
-    assert set(said) == {"still waiting for decode: 1 starting"}
+    assert said[0] == "still waiting for decode: 1 starting"
+    assert "load" in said[1]
     assert "missing-replicas" not in {one.name for one in threading.enumerate()}
 
 
-def test_a_serve_that_does_not_answer_keeps_nothing_up(status: dict[str, Any]) -> None:
+def test_a_serve_that_does_not_answer_keeps_nothing_up(status: dict[str, Any], tmp_path: Path) -> None:
     status["decode"] = RuntimeError("no controller")
-    with _telling_what_is_missing(lambda line: pytest.fail(line)):
+    said: list[str] = []
+    with repeated(partial(report_missing, said.append, tmp_path), 0.01, "missing-replicas"):
         time.sleep(0.05)
+    assert said == []
     assert "missing-replicas" not in {one.name for one in threading.enumerate()}

@@ -1,8 +1,8 @@
 """A checkpoint with a longer context than the one that it was trained for: the same weights, positions scaled by YaRN.
 
-Agents begin with prompts of 11 to 20 thousand tokens, which no small model was trained to read. YaRN (arXiv 2309.00071)
-needs no training for a stretched context, at some loss of quality, also of short texts; so only a start that asks for
-the longer context gets it.
+The first prompt of a coding agent has 10 to 21 thousand tokens; the bundled models were trained for less. YaRN (arXiv
+2309.00071) extends the context without training, at some loss of quality, also for short texts. It is therefore applied
+only if a start requests the longer context.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from serving.regular_file import MOST_JSON_BYTES, read_regular
 from serving.tools.importing.smollm2 import alone, smollm2_folder
 
 _LONGEST_FACTOR = 32
-"""Beyond it, published results of YaRN without training are of no use."""
+"""The largest factor that YaRN's paper evaluates."""
 
 
 def with_context(folder: Path, tokens: int, tell: Callable[[str], None]) -> Path:
@@ -42,7 +42,7 @@ def with_context(folder: Path, tokens: int, tell: Callable[[str], None]) -> Path
     longer = smollm2_folder().with_name(f"{folder.name}-x{factor}-{_digest(folder, scaled)}")
     tell(
         f"a context of {tokens} tokens is up to {factor} times the {trained} that {folder.name} was trained for: its"
-        " positions are scaled by YaRN, and its texts become worse"
+        " positions are scaled by YaRN, which lowers the quality of its output"
     )
     with alone(longer):
         if not (longer / "config.json").is_file():

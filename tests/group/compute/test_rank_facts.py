@@ -62,7 +62,7 @@ def test_a_large_model_tells_its_busiest_experts_in_a_few_kib() -> None:
 
 
 def test_a_rank_of_many_names_all_experts_that_it_holds() -> None:
-    """Of a model whose table of all experts is too large: 58 layers of 256 experts, 8 on each of 32 ranks."""
+    """The table of all experts is too large for this model: 58 layers of 256 experts, 8 on each of 32 ranks."""
     facts = RankFacts(opening_map(256, 32, 0, layers=58), 3, 8, range(32)).of(np.zeros((58, 256), np.uint64), 1, 1)
     assert facts.rows == ()
     assert facts.held == (tuple(range(3, 256, 32)),) * 58

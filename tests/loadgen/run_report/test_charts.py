@@ -240,7 +240,7 @@ def test_lengths_are_counted_once_and_beside_the_planned() -> None:
 
 
 def test_the_last_position_is_in_view() -> None:
-    """It is rounded to six digits; outside of the axis its value would be cut off."""
+    """Positions are rounded to six digits; a position outside of the axis would be cut off."""
     chart = TimeAxis(1.0623456).chart(
         "a", "A", [0.0, 1.0623456], [Line(name="a", values=[1.0, 9.0], color="blue")], "s"
     )
