@@ -116,6 +116,7 @@ def _claude(served: ServedHere, _folder: str) -> dict[str, str]:
         "ANTHROPIC_AUTH_TOKEN": served.key,
         "ANTHROPIC_MODEL": served.model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": served.model,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(served.context),  # otherwise it assumes a million
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(served.output),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }

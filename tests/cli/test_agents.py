@@ -26,6 +26,7 @@ def test_files_for_every_agent(gateway: str, tmp_path: Path, capsys: pytest.Capt
     assert codex["model_providers"]["cloudmatrix"]["base_url"] == f"{gateway}/v1"
     claude = json.loads((tmp_path / "claude/settings.json").read_text())["env"]
     assert (claude["ANTHROPIC_BASE_URL"], claude["ANTHROPIC_AUTH_TOKEN"]) == (gateway, "k")
+    assert claude["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "32768"
     opencode = json.loads((tmp_path / "opencode/opencode.json").read_text())
     assert opencode["provider"]["cloudmatrix"]["models"]["small/tales"]["limit"]["context"] == 32_768
     assert f"OPENAI_BASE_URL={gateway}/v1\n" in (tmp_path / "qwen/.env").read_text()
