@@ -89,6 +89,8 @@ class ContextLengthError(RequestError):
     """Prompt plus requested output exceed the model's maximum context length."""
 
     code = "context_length_exceeded"
+    prompt_tokens: int | None = None
+    """Tokens of a prompt that is too long by itself, or the least number that it can have."""
 
 
 class ModelNotFoundError(RequestError):

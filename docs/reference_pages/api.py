@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.reference_pages.markdown import made_by_a_script, table
-from serving.gateway.api.app import create_app
+from serving.gateway.api.app import NOT_SERVED, create_app
+from serving.gateway.api.foreign_fields import REFUSED_BECAUSE
 from serving.gateway.api.pages.api_page import type_text
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.telemetry.metrics import GatewayMetrics
@@ -36,8 +37,28 @@ def api() -> str:
     parts = [made_by_a_script("API", HEAD), _errors(described)]
     for tag, operations in groups.items():
         parts += [f"## {tag[0].upper()}{tag[1:]}\n", *operations]
-    parts += ["## Bodies and answers\n", *_schemas(schemas)]
+    parts += ["## Bodies and answers\n", *_schemas(schemas), *_refused()]
     return "\n".join(parts)
+
+
+def _refused() -> Iterator[str]:
+    """All fields that are refused, with the reason."""
+    yield (
+        "## Refused fields\n\nFields that other servers know and this one refuses, because they would change the "
+        "response. Each is accepted with a value that changes nothing, such as null, an empty list, or its usual "
+        "default. Fields that only concern speed or bookkeeping are ignored, and named in the warning header."
+    )
+    for reason, fields in REFUSED_BECAUSE.items():
+        yield f"### Refused: {reason}\n"
+        named: dict[str, list[str]] = {}
+        for name, one in fields.items():
+            named.setdefault(one.ours, []).append(f"`{name}`")
+        if set(named) == {""}:
+            yield ", ".join(named[""]) + "\n"
+        else:
+            yield table(("use", "instead of"), [(ours or "nothing", ", ".join(names)) for ours, names in named.items()])
+    yield "### Routes that are not served\n"
+    yield table(("route", "404"), [(f"`{path}`", words) for path, words in NOT_SERVED.items()])
 
 
 def _document() -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from serving.regular_file import read_regular
 
 HttpServer = Literal["uvicorn", "serve"]
 Routing = Literal["load", "locality", "round_robin", "power_of_two"]
+Media = Literal["note", "refuse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class GatewayConfig:
     LIVE_ONLY = (
         "host port server api_key_file max_body_bytes max_head_bytes head_timeout_s body_timeout_s max_connections "
         "address_share max_n max_request_sequences max_logprob_entries timelines trace_endpoint trace_share drain_s "
-        "response_store kept_responses kept_responses_mib kept_response_s root_path allowed_origins allowed_hosts"
+        "response_store kept_responses kept_responses_mib kept_response_s root_path allowed_origins allowed_hosts media"
     )
 
     host: str = key("address to listen on; `0.0.0.0` = every interface", default="127.0.0.1", low=1)
@@ -153,6 +154,11 @@ class GatewayConfig:
     )
     kept_responses_mib: int = key("size of all stored responses of a namespace [MiB]", default=64, low=1)
     kept_response_s: float = key("how long a response is stored [s]", default=86_400.0, low=1.0, high=31_536_000)
+    media: Media = key(
+        "images, files and sound in conversations, which the model cannot read: `note` = it gets a note in their "
+        "place, and the response a warning header; `refuse` = 400",
+        default="note",
+    )
     root_path: str = key(
         "path prefix under which a proxy exposes the endpoint, e.g. `/llm`, whether the proxy strips it or not; "
         "empty = none",

@@ -112,11 +112,26 @@ async def _on_serving_error(request: Request, error: Exception) -> Response:
     return _error_response(request, reply_logged(error))
 
 
+NOT_SERVED = {
+    f"/v1/{path}": f"there are no {what} here: this server generates text"
+    for path, what in (
+        ("embeddings", "embeddings"),
+        ("rerank", "rankings"),
+        ("score", "scores"),
+        ("moderations", "moderations"),
+        ("images/generations", "images"),
+        ("audio/speech", "voices"),
+        ("audio/transcriptions", "transcriptions"),
+    )
+}
+"""Routes of OpenAI's and vLLM's APIs that need another kind of model, with the message of their 404."""
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's own 404 and 405."""
     assert isinstance(error, HTTPException), "registered for HTTPException only"
     path, method = request.url.path, request.method
-    known = {404: f"no route for {path}", 405: f"{method} is not allowed for {path}"}
+    known = {404: NOT_SERVED.get(path, f"no route for {path}"), 405: f"{method} is not allowed for {path}"}
     text = known.get(error.status_code, error.detail)
     response = _error_response(request, reply_for(RouteError(error.status_code, text)))
     response.headers.update(error.headers or {})

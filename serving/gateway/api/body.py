@@ -11,6 +11,7 @@ from serving.errors import InvalidRequestError, OverloadedError, PayloadTooLarge
 from serving.gateway.api.foreign_fields import KWARGS, MESSAGE
 from serving.gateway.api.http.errors import UnsupportedMediaTypeError, from_validation
 from serving.gateway.api.http.tenant import tenant_of
+from serving.gateway.api.media import media_kind
 from serving.gateway.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
 from serving.gateway.api.tokens.schema import GenerateTokensRequest
 from serving.gateway.api.unknown_fields import ignored_fields, unsupported
@@ -135,7 +136,7 @@ def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
     names: list[str] = []
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
-            if isinstance(part, dict):
+            if isinstance(part, dict) and media_kind(part) is None:
                 names += ignored_fields(part, _PART_KEYS, {}, f"{path}content[{index}].")
     return names
 

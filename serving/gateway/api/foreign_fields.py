@@ -219,8 +219,18 @@ _ANSWER = {
     **_all("echo", False),
 }
 
-REFUSED: Mapping[str, Foreign] = {**_RENAMED, **_CONSTRAINED, **_SAMPLERS, **_PROMPT, **_MODEL, **_ANSWER}
-"""Fields of generation requests that change the response."""
+REFUSED_BECAUSE: Mapping[str, Mapping[str, Foreign]] = {
+    "this server has another name for it": _RENAMED,
+    "constraints on the output are given by `response_format`, `structured_outputs` or `tools`": _CONSTRAINED,
+    "it is a way of sampling that is not implemented": _SAMPLERS,
+    "it would change the prompt; the model reads the text of `prompt` or `messages` only, by its own chat template": (
+        _PROMPT
+    ),
+    "one model is served, without adapters": _MODEL,
+    "the response would contain what this server does not compute, or have another form": _ANSWER,
+}
+"""Fields of generation requests that change the response, by the reason why they are refused."""
+REFUSED: Mapping[str, Foreign] = {name: one for fields in REFUSED_BECAUSE.values() for name, one in fields.items()}
 
 HARMLESS = frozenset(
     (

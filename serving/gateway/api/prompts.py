@@ -176,11 +176,13 @@ def require_fit(model: ServedModel, prompt: str | Rendered, param: str) -> None:
     """
     least = model.tokenizer.least_tokens(prompt if isinstance(prompt, str) else unmarked(prompt.marked))
     if least > model.max_model_len:
-        raise ContextLengthError(
+        error = ContextLengthError(
             f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
             f"at least {least} tokens. Shorten the prompt.",
             param=param,
         )
+        error.prompt_tokens = least
+        raise error
 
 
 def encode_text(model: ServedModel, prompt: str | Rendered, *, add_special_tokens: bool) -> list[int]:

@@ -31,6 +31,7 @@ from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.generation_response import GenerationResponse
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.http.tenant import tenant_of
+from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.schema import CountTokensRequest
 from serving.gateway.api.openapi import BODY_ERRORS, OpenApiKind, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
@@ -63,6 +64,7 @@ GENERATION_EXCHANGES = tuple(
 """Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponsesRequest | CountTokensRequest | GenerateTokensRequest)
+Conversation = TypeVar("Conversation", ChatCompletionRequest, TokenizeRequest)
 Result = TypeVar("Result")
 
 
@@ -104,12 +106,23 @@ class RouteServices:
         tenant = self.weights.apply(tenant_of(request))
         body = await self.read(request, ChatCompletionRequest)
         request.state.ignored_fields += ignored_in_tools(body)
+        body = self.without_media(request, body)
         rendering = await self.translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
         text = await render_chat(self.model, rendering)
         order = await self.translated(
             request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=wants_grammar(body)
         )
         return body, order
+
+    def without_media(self, request: Request, body: Conversation) -> Conversation:
+        """The body with notes in place of images, files and sound, which the warning header then names.
+
+        Raises: InvalidRequestError if `[gateway] media` refuses them.
+        """
+        notes = MediaNotes(self.settings.media)
+        messages = notes.in_chat(body.messages or ())
+        request.state.ignored_fields += notes.replaced
+        return body.model_copy(update={"messages": messages}) if notes.replaced else body
 
     async def completion_order(self, request: Request) -> tuple[CompletionRequest, GenerationOrder]:
         """Read a completion request and translate it.
@@ -333,7 +346,7 @@ async def _text_of(request: Request, body: TokenizeRequest, endpoint: RouteServi
     """The text or conversation to tokenize: exactly one of `prompt` and `messages` must be set."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
-    messages, model = body.messages, endpoint.model
+    messages, model = endpoint.without_media(request, body).messages, endpoint.model
     if messages is None:
         return body.prompt or ""
     rendering = await endpoint.at_desk(request, lambda: prepare_chat(model, messages, body))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from serving.config.gateway import Media
 from serving.errors import ModelError
 from serving.gateway.api.http.errors import from_validation
 from serving.gateway.api.schema import GenerationRequest
@@ -209,6 +210,7 @@ class ApiSettings:
         pools_page: address of the dashboard's page about pools; empty = unknown.
         root_path: path under which a proxy serves this server; empty = none.
         keep: limits of the stored /v1/responses.
+        media: what becomes of images, files and sound in conversations.
     """
 
     version: str = "0"
@@ -235,6 +237,7 @@ class ApiSettings:
     pools_page: str = ""
     root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)
+    media: Media = "note"
 
 
 def model_root(folder: Path) -> str:

@@ -382,6 +382,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
         root_path=gateway.root_path,
         keep=KeepLimits(gateway.kept_responses, gateway.kept_responses_mib << 20, gateway.kept_response_s),
+        media=gateway.media,
     )
 
 

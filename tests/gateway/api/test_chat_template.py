@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from serving.errors import InvalidRequestError, ModelError
 from serving.gateway.api.templates.chat_template import ChatTemplate, load_chat_template
+from serving.gateway.api.templates.template_process import TextTemplate
 from tests.gateway.api.rendering import render
 from tests.gateway.api.support import TEMPLATE
 
@@ -111,6 +112,36 @@ def test_impossible_continuations_are_refused() -> None:
     upper = ChatTemplate("{% for m in messages %}{{ m.content | upper }}{% endfor %}", SPECIAL)
     with pytest.raises(InvalidRequestError, match="changes the final message"):
         render(upper, [{"role": "user", "content": "hi"}], add_generation_prompt=False, continue_final_message=True)
+
+
+LATE = [
+    {"role": "system", "content": "S"}, {"role": "system", "content": "T"}, {"role": "user", "content": "A"},
+    {"role": "system", "content": "U"}, {"role": "assistant", "content": "B"}, {"role": "tool", "content": "R"},
+    {"role": "system", "content": "V"},
+]  # fmt: skip
+SPELLED = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}"
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}"
+    "{% if m.role == 'user' and not loop.first and loop.previtem.role == 'user' %}{{ raise_exception('turns') }}"
+    "{% endif %}{% endfor %}"
+)
+DROPS = SPELLED.replace("{{ m.role", "{% if m.role != 'system' or loop.first %}{{ m.role").replace("|", "|{% endif %}")
+
+
+@pytest.mark.parametrize("source", [STRICT + SPELLED, DROPS])
+def test_late_instructions_reach_models_whose_template_takes_none(source: str) -> None:
+    """And the prompt of each turn begins with that of the turn before."""
+
+    def shown(source: str, chat: list[dict[str, Any]]) -> str:
+        template = ChatTemplate(source, SPECIAL)
+        template._here = TextTemplate(source)  # as our own templates, without a process
+        return asyncio.run(template.render(template.prepare(chat)))
+
+    marker = "[system message]\n"
+    whole = f"s:S\n\nT|u:A\n\n{marker}U|a:B|t:R|u:{marker}V|"
+    assert shown(source, LATE) == whole
+    assert whole.startswith(shown(source, LATE[:4]))
+    assert shown(SPELLED, LATE) == "s:S|s:T|u:A|s:U|a:B|t:R|s:V|"
 
 
 def test_variables_cannot_replace_the_messages() -> None:

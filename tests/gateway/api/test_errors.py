@@ -65,7 +65,7 @@ def test_wrong_values(harness: Harness, name: str) -> None:
     [
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "picture"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [5]}]}, "messages[0].content"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
@@ -151,6 +151,7 @@ def test_model_without_a_template(served: ServedModel) -> None:
 
 def test_routes_methods_and_media_types(harness: Harness) -> None:
     check(request(harness.app, "GET", "/v1/nothing"), 404, code="not_found")
+    check(request(harness.app, "POST", "/v1/embeddings"), 404, code="not_found", text="there are no embeddings here")
     check(request(harness.app, "GET", "/metrics/"), 404)
     ways = {
         "/v1/chat/completions": "POST", "/ping": "GET, POST", "/v1/models": "GET", "/openapi.json": "GET, HEAD",

@@ -1,5 +1,6 @@
 """Anthropic's Messages API: translation, event order, counts, errors. Anthropic's types check every shape."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -222,7 +223,10 @@ def test_a_prompt_that_is_too_long_says_so_in_words_that_agents_know(harness: Ha
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         reply = ask(harness, path, messages=turns, **({"max_tokens": None} if "count" in path else {}))
         if reply.status_code != 200:
-            assert refused(reply, 400, "invalid_request_error").startswith("prompt is too long: ")
+            words = refused(reply, 400, "invalid_request_error")
+            found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", words)
+            assert found is not None, words
+            assert int(found[1]) > int(found[2]) >= MAX_MODEL_LEN - 1
         else:
             assert path.endswith("count_tokens")
 

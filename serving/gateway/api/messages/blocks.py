@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.schema import MessageTurn
-from serving.gateway.api.schema import unread
 from serving.gateway.api.tools.tool_fields import definition
 
 _THINKING = ("thinking", "redacted_thinking")
@@ -47,11 +47,13 @@ class MessageBlocks:
 
     Args:
         found: chat definitions, by name, of the tools whose definition is placed in a search result.
+        media: what replaces images and documents.
     """
 
-    def __init__(self, found: Mapping[str, Block]) -> None:
+    def __init__(self, found: Mapping[str, Block], media: MediaNotes) -> None:
         self._found = found
-        self.skipped: list[str] = []
+        self._media = media
+        self.skipped = media.replaced
         """Omitted blocks, as named in the warning header."""
 
     def messages(self, turn: MessageTurn, path: str) -> list[dict[str, Any]]:
@@ -91,8 +93,7 @@ class MessageBlocks:
         if isinstance(block, dict) and kind == "text":
             return _string(block, "text", path)
         if isinstance(block, dict) and kind == "image":
-            self.skipped.append(f"{path} (image)")
-            return unread("image")
+            return self._media.place("image", path, "image")
         if isinstance(block, dict) and kind == "document":
             return self._document(block, path)
         if isinstance(block, dict) and kind == "search_result":
@@ -122,8 +123,7 @@ class MessageBlocks:
         elif isinstance(source, dict) and kind == "content":
             text = self._texts(source.get("content"), f"{path}.source.content")
         else:
-            self.skipped.append(f"{path} (document)")
-            return unread("document", title)
+            return self._media.place("document", path, "document", title)
         head = [one for one in (title, block.get("context")) if isinstance(one, str) and one]
         return "\n".join([*head, text])
 

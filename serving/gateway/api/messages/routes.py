@@ -8,9 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.config.gateway import Media
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.http.errors import FieldWords
 from serving.gateway.api.http.tenant import Tenant, tenant_of
+from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.blocks import MessageBlocks, referenced_tools, system_text
 from serving.gateway.api.messages.context_edits import cleared
 from serving.gateway.api.messages.form import messages_form
@@ -61,7 +63,7 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         """Continue a conversation, by Anthropic's Messages API."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, MessagesRequest)
-        asked = await endpoint.translated(request, lambda: messages_chat(body))
+        asked = await endpoint.translated(request, lambda: messages_chat(body, settings.media))
         request.state.ignored_fields += asked.ignored
         asked, text, edits = await _edited(endpoint, request, body, asked)
         order = await endpoint.translated(
@@ -77,7 +79,7 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         """Count the tokens of a conversation, as the same request to /v1/messages would."""
         body = await endpoint.read(request, CountTokensRequest)
-        asked = await endpoint.at_desk(request, lambda: messages_chat(body))
+        asked = await endpoint.at_desk(request, lambda: messages_chat(body, settings.media))
         request.state.ignored_fields += asked.ignored
         asked, text, edits = await _edited(endpoint, request, body, asked)
         ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
@@ -167,7 +169,12 @@ def prompt_ids(model: ServedModel, text: Rendered, *, must_fit: bool = True) -> 
     try:
         return encode_prompt(model, text, add_special_tokens=False, param="messages", must_fit=must_fit)
     except ContextLengthError as error:
-        raise ContextLengthError(f"prompt is too long: {error}", param="messages") from error
+        raise _too_long(error.prompt_tokens or model.max_model_len + 1, model.max_model_len) from error
+
+
+def _too_long(tokens: int, most: int) -> ContextLengthError:
+    """Claude Code matches this text, and then compacts the conversation."""
+    return ContextLengthError(f"prompt is too long: {tokens} tokens > {most} maximum", param="messages")
 
 
 def messages_order(
@@ -190,10 +197,7 @@ def messages_order(
     ids = prompt_ids(model, text)
     room = model.max_model_len - len(ids)
     if room < 1:
-        raise ContextLengthError(
-            f"prompt is too long: {len(ids)} tokens and at least one of output > {model.max_model_len} maximum",
-            param="messages",
-        )
+        raise _too_long(len(ids), model.max_model_len - 1)  # one token of output must fit, too
     asked = min(body.max_tokens, room)
     chat = spoken.chat.model_copy(
         update={
@@ -218,9 +222,11 @@ def wants_long_work(body: CountTokensRequest) -> bool:
     return bool(body.tools) or (body.output_config is not None and body.output_config.format is not None)
 
 
-def messages_chat(body: CountTokensRequest) -> MessagesChat:
+def messages_chat(body: CountTokensRequest, media: Media = "note") -> MessagesChat:
     """The equivalent chat request.
 
+    Args:
+        media: what replaces images and documents.
     Raises: InvalidRequestError naming the block that this server does not support.
     """
     messages: list[dict[str, Any]] = []
@@ -228,7 +234,7 @@ def messages_chat(body: CountTokensRequest) -> MessagesChat:
     if body.system is not None and (system := _system(body.system)):
         messages.append({"role": "system", "content": system})
     tools = messages_tools(body.tools, body.tool_choice, referenced_tools(body.messages))
-    blocks = MessageBlocks(tools.found)
+    blocks = MessageBlocks(tools.found, MediaNotes(media))
     for index, turn in enumerate(body.messages):
         for message in blocks.messages(turn, f"messages[{index}]"):
             words[f"messages[{len(messages)}]"] = f"messages[{index}]"

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.media import MediaNotes, note
 from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, summary_turn, unsealed
 from serving.gateway.api.responses.tools import FlatNames
-from serving.gateway.api.schema import unread
 from serving.gateway.api.tools.custom_tools import custom_arguments
 from serving.gateway.api.tools.tool_fields import definition
-from serving.gateway.api.unknown_fields import printable
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -67,15 +66,17 @@ class Turns:
     Args:
         names: flat names of the request's tools.
         tools: chat definitions, by flat name.
+        media: what replaces images, files and sound.
     """
 
-    def __init__(self, names: FlatNames | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, names: FlatNames, tools: Mapping[str, Mapping[str, Any]], media: MediaNotes) -> None:
         self.messages: list[dict[str, Any]] = []
         self.sources: dict[str, str] = {}
-        self.skipped: list[str] = []
+        self.skipped = media.replaced
         """Omitted items and parts, as named in the warning header."""
-        self._names = names or FlatNames()
-        self._tools = tools or {}
+        self._media = media
+        self._names = names
+        self._tools = tools
 
     def say(self, role: str, content: str, path: str) -> None:
         """Add a message with text."""
@@ -223,9 +224,11 @@ class Turns:
             return _text(part, "text", path)
         if isinstance(part, dict) and kind == "refusal":
             return _text(part, "refusal", path)
-        if isinstance(part, dict) and isinstance(kind, str) and (kind in _UNREAD or kind == "encrypted_content"):
-            self.skipped.append(f"{path} ({printable(kind)})")
-            return unread(_UNREAD[kind], part.get("filename")) if kind in _UNREAD else unread("sealed text")
+        if isinstance(part, dict) and isinstance(kind, str) and kind in _UNREAD:
+            return self._media.place(_UNREAD[kind], path, kind, part.get("filename"))
+        if isinstance(part, dict) and kind == "encrypted_content":
+            self.skipped.append(f"{path} ({kind})")
+            return note("sealed text")
         shown = f"of type '{kind[:40]}' " if isinstance(kind, str) else ""
         raise InvalidRequestError(
             f"'{path}': a part {shown}is not supported here; this model reads text only",

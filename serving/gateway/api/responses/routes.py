@@ -101,7 +101,7 @@ async def _conversation(
     if (last := body.previous_response_id) is not None:
         earlier = (await shelf.find(namespace, last, "previous_response_id")).conversation
     given = await shelf.resolve(namespace, body.input)
-    asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
+    asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier, settings.media))
     with asked.words.spoken():
         ignored = ignored_in_tools(asked.chat)
         request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]

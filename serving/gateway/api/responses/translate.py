@@ -6,9 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from serving.config.gateway import Media
 from serving.errors import InvalidRequestError
 from serving.gateway.api.http.errors import FieldWords, from_validation
 from serving.gateway.api.http.tenant import Tenant
+from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.prompts import Rendered, encode_prompt
 from serving.gateway.api.responses.compaction import LONGEST, REQUEST, since_compaction, wants_compaction
 from serving.gateway.api.responses.items import Turns
@@ -66,13 +68,17 @@ class ResponsesChat:
 
 
 def as_chat(
-    body: ResponsesRequest, given: str | Sequence[object], earlier: Sequence[dict[str, Any]] = ()
+    body: ResponsesRequest,
+    given: str | Sequence[object],
+    earlier: Sequence[dict[str, Any]] = (),
+    media: Media = "note",
 ) -> ResponsesChat:
     """The equivalent chat request.
 
     Args:
         given: its input.
         earlier: items of the conversation that the request continues.
+        media: what replaces images, files and sound.
     Raises: InvalidRequestError naming the field, or the item, that this server does not support.
     """
     _check_include(body)
@@ -81,7 +87,7 @@ def as_chat(
     items += [] if isinstance(given, str) else [(f"input[{index}]", item) for index, item in enumerate(given)]
     items = since_compaction(items)
     tools = chat_tools(body.tools or (), items)
-    turns = Turns(tools.names, tools.by_name())
+    turns = Turns(tools.names, tools.by_name(), MediaNotes(media))
     if body.instructions:
         turns.say("system", body.instructions, "instructions")
     for path, item in items:

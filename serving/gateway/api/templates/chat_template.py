@@ -26,6 +26,7 @@ OUR_OWN = frozenset({"c7af62f004a926e02cd80f64e73183cfdf1f69376da79b20678030f8d4
 """SHA-256 of this project's own templates, of models in `deploy/models`: their time is linear in their input."""
 SHORT_BYTES = 16 << 10
 """A conversation up to this size takes our own templates less than two milliseconds, mostly a few microseconds."""
+_EXAMPLE = "Example text of role"
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
@@ -37,10 +38,12 @@ class Rendering:
     Args:
         frame: the template's variables, in the form that `template_process` reads.
         final: text of the last message, if it is to be continued.
+        moved: the frame for a template that takes instructions at the beginning only; None if they are all there.
     """
 
     frame: bytes
     final: str | None
+    moved: bytes | None = None
 
     def finish(self, text: str) -> str:
         """The prompt, from the template's text. Raises: InvalidRequestError if no message can be continued."""
@@ -63,6 +66,8 @@ class ChatTemplate:
         self._pool = TemplatePool(source)
         ours = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest() in OUR_OWN
         self._here = TextTemplate(source) if ours else None
+        self._late_system: bool | None = None
+        """Whether it takes instructions in mid-conversation; None = not known yet."""
 
     def prepare(
         self,
@@ -98,7 +103,9 @@ class ChatTemplate:
         final = _tag_final(chat, self.source) if continue_final_message else None
         shown = list(tools) if tools else None
         reserved = {"messages": chat, "tools": shown, "documents": None, "add_generation_prompt": add_generation_prompt}
-        return Rendering(marshal.dumps({**self._special_tokens, **(variables or {}), **reserved}), final)
+        frame = {**self._special_tokens, **(variables or {}), **reserved}
+        moved = marshal.dumps({**frame, "messages": _moved(chat)}) if _has_late_system(chat) else None
+        return Rendering(marshal.dumps(frame), final, moved)
 
     async def render(self, rendering: Rendering) -> str:
         """Render the prompt in a process; short conversations with our own templates are rendered in this one.
@@ -106,12 +113,32 @@ class ChatTemplate:
         Raises: InvalidRequestError when the template refuses the messages, exceeds its limits, or no message can be
             continued; OverloadedError when too many conversations wait; TimeoutError.
         """
-        here = self._here if len(rendering.frame) <= SHORT_BYTES else None
+        frame = rendering.frame
+        if rendering.moved is not None and not await self._takes_late_system():
+            frame = rendering.moved
         try:
-            text = await self._pool.render(rendering.frame) if here is None else _render_here(here, rendering.frame)
+            text = await self._render(frame)
         except InvalidRequestError as error:
             raise InvalidRequestError(unmarked(str(error)), param="messages") from error
         return rendering.finish(text)
+
+    async def _render(self, frame: bytes) -> str:
+        here = self._here if len(frame) <= SHORT_BYTES else None
+        return await self._pool.render(frame) if here is None else _render_here(here, frame)
+
+    async def _takes_late_system(self) -> bool:
+        """Whether the template shows instructions in mid-conversation to the model; found out once, by an example."""
+        if self._late_system is None:
+            roles = ("user", "system", "assistant", "user")
+            example = [{"role": role, "content": f"{_EXAMPLE} {role}"} for role in roles]
+            frame = marshal.dumps(
+                {**self._special_tokens, "messages": example, "tools": None, "add_generation_prompt": True}
+            )
+            try:
+                self._late_system = f"{_EXAMPLE} system" in await self._render(frame)
+            except InvalidRequestError:
+                self._late_system = False
+        return self._late_system
 
     async def warm(self) -> None:
         """Prepare for the first request.
@@ -142,6 +169,30 @@ def _normalise(message: Message) -> dict[str, Any]:
     if reasoning is not None:
         plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
     return plain
+
+
+def _has_late_system(chat: Sequence[Message]) -> bool:
+    return any(message.get("role") == "system" for message in chat[1:])
+
+
+def _moved(chat: Sequence[Message]) -> list[dict[str, Any]]:
+    """The conversation for templates that take instructions at the beginning only, and users' turns one at a time.
+
+    Instructions at the beginning become one message; later ones a part of the user's turn before them, or one of their
+    own, named as such. What follows does not change what is before it, so that prefixes stay cached.
+    """
+    moved: list[dict[str, Any]] = []
+    for message in chat:
+        late = message.get("role") == "system" and bool(moved) and moved[-1].get("role") != "system"
+        one = {"role": "user", "content": f"[system message]\n{message.get('content', '')}"} if late else dict(message)
+        last = moved[-1] if moved else None
+        follows = last is not None and last.get("role") == one.get("role") and one.get("role") in ("system", "user")
+        texts = (last.get("content"), one.get("content")) if last is not None and follows else ()
+        if last is not None and follows and all(isinstance(text, str) for text in texts):
+            last["content"] = "\n\n".join(map(str, texts))
+        else:
+            moved.append(one)
+    return moved
 
 
 def _tag_final(chat: list[dict[str, Any]], source: str) -> str:

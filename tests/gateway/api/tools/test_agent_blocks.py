@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from serving.gateway.api.settings import ApiSettings
 from tests.cases.tool_vocabulary import may_begin
 from tests.gateway.api.support import Harness, post
 from tests.gateway.api.tools.agent_tools import BASH
@@ -95,6 +96,35 @@ def test_what_is_not_read_leaves_words_and_a_warning(roomy: Harness) -> None:
     )
     assert ("tool: [image: not read by this model]\nA\nhttps://a.example\nSun.\n"
             "[document 'a.pdf': not read by this model]\nNotes\nRain.") in roomy.prompt()  # fmt: skip
+
+
+def test_every_route_notes_or_refuses_media(roomy: Harness) -> None:
+    """`[gateway] media` holds for all of them."""
+    url = {"type": "image_url", "image_url": {"url": "data:,"}}
+    image, file = {"type": "input_image", "image_url": "data:,"}, {"type": "file", "file": {"filename": "a.pdf"}}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [url, file]}]}, "messages[0].content[0]"),
+        ("/tokenize", {"messages": [{"role": "user", "content": [url]}]}, "messages[0].content[0]"),
+        ("/v1/responses", {"input": [{"role": "user", "content": [image]}]}, "input[0].content[0]"),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages[0].content[0]",
+        ),
+    ]
+    noting, refusing = roomy, Harness(roomy.model, ApiSettings(media="refuse"))
+    for path, fields, param in asked:
+        fields |= {"model": "tiny"} | ({"max_tokens": 5} if path == "/v1/messages" else {})
+        reply = post(noting.app, path, fields)
+        assert reply.status_code == 200, reply.text
+        kind = reply.headers["x-cloudmatrix-warning"].removeprefix(f"ignored fields: {param} (")
+        assert kind.startswith(("image_url)", "input_image)", "image)")), reply.headers
+        assert path == "/tokenize" or "[image: not read by this model]" in noting.prompt()
+        if path == "/v1/chat/completions":
+            assert "[file 'a.pdf': not read by this model]" in noting.prompt()
+        refused = post(refusing.app, path, fields)
+        assert (refused.status_code, f"'{param}'" in refused.text) == (400, True), refused.text
+    assert not refusing.backend.jobs
 
 
 @pytest.mark.parametrize(
