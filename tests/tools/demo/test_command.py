@@ -74,7 +74,7 @@ def test_a_system_that_does_not_start_is_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "system.toml"
-    config.write_text(f'[model]\npath = "{tmp_path}/no-model"\n')
+    config.write_text(f'[model]\npath = "{tmp_path}/no-model"\n[cluster]\ndashboard_port = 0\n')
     monkeypatch.setattr(stage, "CONFIG", config)
     assert main(["demo", "--only", "chat", "--out", "new"]) == 3
     assert "no model folder" in capsys.readouterr().err

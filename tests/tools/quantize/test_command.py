@@ -133,10 +133,11 @@ def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.
 
 def test_sigterm_leaves_nothing_behind(original: Path, tmp_path: Path) -> None:
     words = ["quantize", "--model", str(original), "--out", str(tmp_path / "int8"), "--tokens", "8192"]
-    process = subprocess.Popen([sys.executable, "-m", "serving.cli", *words], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "serving.cli", *words], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".int8.*.partial")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
     assert list(tmp_path.iterdir()) == []
