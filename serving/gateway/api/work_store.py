@@ -15,9 +15,11 @@ class WorkStore(Protocol):
     limits: WorkLimits
     place: str
     """Description for clients that request work which is not stored."""
+    shared: bool
+    """Whether other gateways can continue the work."""
 
-    async def add(self, namespace: str, name: str, value: bytes, owner: str) -> WorkItem:
-        """Store a new item.
+    async def add(self, namespace: str, name: str, value: bytes, owner: str, records: Sequence[bytes] = ()) -> WorkItem:
+        """Store a new item, with its first records.
 
         Args:
             owner: the gateway that runs it; empty = anybody may claim it at once.
@@ -59,7 +61,7 @@ class WorkStore(Protocol):
 
         Args:
             state: new state of the item; None = unchanged.
-            done: no further record follows.
+            done: no further record follows; these are stored even if there is no room.
         Returns: the item; its owner has to look whether it was cancelled.
         Raises: LeaseLostError, WorkFullError.
         """
@@ -86,15 +88,16 @@ class MemoryWorkStore:
     """A `WorkStore` of one gateway; a restart empties it."""
 
     place = "in the memory of the gateway that accepted it"
+    shared = False
 
     def __init__(self, limits: WorkLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self._work = WorkItems(limits)
         self._clock = clock
 
-    async def add(self, namespace: str, name: str, value: bytes, owner: str) -> WorkItem:
+    async def add(self, namespace: str, name: str, value: bytes, owner: str, records: Sequence[bytes] = ()) -> WorkItem:
         """See `WorkStore.add`."""
-        return self._work.add(namespace, name, value, owner, self._clock())
+        return self._work.add(namespace, name, value, owner, self._clock(), records)
 
     async def items(self, namespace: str) -> dict[str, WorkItem]:
         """See `WorkStore.items`."""

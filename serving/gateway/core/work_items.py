@@ -81,13 +81,10 @@ class WorkItem(msgspec.Struct, frozen=True):
         return not self.done and self.until <= now
 
 
-def added(owner: str, size: int, limits: WorkLimits, now: float) -> WorkItem:
-    """A new item, run by the gateway that accepted it; with no owner anybody may claim it at once.
-
-    Args:
-        size: bytes of its value.
-    """
-    return WorkItem(now, now, size, owner, now + limits.lease_s if owner else now)
+def added(owner: str, value: bytes, records: Sequence[bytes], limits: WorkLimits, now: float) -> WorkItem:
+    """A new item, run by the gateway that accepted it; with no owner anybody may claim it at once."""
+    size = len(value) + sum(map(len, records))
+    return WorkItem(now, now, size, owner, now + limits.lease_s if owner else now, len(records))
 
 
 def claimed(item: WorkItem, owner: str, limits: WorkLimits, now: float) -> WorkItem | None:
@@ -137,11 +134,14 @@ def released(item: WorkItem, owner: str, now: float) -> WorkItem:
     return replace(item, until=now)
 
 
-def displaced(items: Mapping[str, WorkItem], limits: WorkLimits, now: float, *, count: int, size: int) -> list[str]:
+def displaced(
+    items: Mapping[str, WorkItem], limits: WorkLimits, now: float, *, count: int, size: int, must: bool = False
+) -> list[str]:
     """Ids in one namespace to delete: the expired, and the oldest that are done until there is room.
 
     Args:
         count, size: items and bytes to make room for.
+        must: the last records of an item, which are stored even if there is no room.
     Raises: WorkFullError if there is no room even then.
     """
     gone = [name for name, item in items.items() if item.expired(limits, now)]
@@ -154,6 +154,8 @@ def displaced(items: Mapping[str, WorkItem], limits: WorkLimits, now: float, *, 
         if name:
             gone.append(name)
             total -= left.pop(name).size
+    if must:
+        return gone
     if total + size > limits.size_bytes:
         raise WorkFullError(f"work in progress may store {limits.size_bytes} bytes; wait until some is done")
     raise WorkFullError(f"{limits.items} are in progress, as many as may be; wait until one is done, or cancel one")
@@ -168,12 +170,14 @@ class WorkItems:
         self._values: dict[tuple[str, str], bytes] = {}
         self._records: dict[tuple[str, str], list[bytes]] = {}
 
-    def add(self, namespace: str, name: str, value: bytes, owner: str, now: float) -> WorkItem:
+    def add(
+        self, namespace: str, name: str, value: bytes, owner: str, now: float, records: Sequence[bytes] = ()
+    ) -> WorkItem:
         """Add an item. Raises: WorkFullError."""
-        item = added(owner, len(value), self._limits, now)
+        item = added(owner, value, records, self._limits, now)
         self._make_room(namespace, now, count=1, size=item.size)
         self._kept.setdefault(namespace, {})[name] = item
-        self._values[namespace, name], self._records[namespace, name] = value, []
+        self._values[namespace, name], self._records[namespace, name] = value, list(records)
         return item
 
     def items(self, namespace: str, now: float) -> dict[str, WorkItem]:
@@ -212,7 +216,7 @@ class WorkItems:
         """See `appended`. Raises: LeaseLostError, WorkFullError."""
         item = self._known(namespace, name, now)
         after = appended(item, owner, records, self._limits, now, state=state, done=done)
-        self._make_room(namespace, now, count=0, size=after.size - item.size)
+        self._make_room(namespace, now, count=0, size=after.size - item.size, must=done)
         self._records[namespace, name] += records
         self._kept[namespace][name] = after
         return after
@@ -245,7 +249,8 @@ class WorkItems:
         for namespace, own in self._kept.items():
             assert own, "an empty namespace is not remembered"
             assert len(own) <= self._limits.items, "too many"
-            assert sum(item.size for item in own.values()) <= self._limits.size_bytes, "too large"
+            running = sum(item.size for item in own.values() if not item.done)
+            assert running <= self._limits.size_bytes, "too large, and not only by last records"
             for name, item in own.items():
                 value, records = self._values[namespace, name], self._records[namespace, name]
                 assert item.size == len(value) + sum(map(len, records)), "sizes are those of the values"
@@ -258,8 +263,9 @@ class WorkItems:
             raise LeaseLostError("this work was deleted")
         return item
 
-    def _make_room(self, namespace: str, now: float, *, count: int, size: int) -> None:
-        for name in displaced(self._kept.get(namespace, {}), self._limits, now, count=count, size=size):
+    def _make_room(self, namespace: str, now: float, *, count: int, size: int, must: bool = False) -> None:
+        kept = self._kept.get(namespace, {})
+        for name in displaced(kept, self._limits, now, count=count, size=size, must=must):
             self._remove(namespace, name)
 
     def _remove(self, namespace: str, name: str) -> None:

@@ -35,6 +35,8 @@ _ADDS = "#adds"
 """Field that changes with every new item, so that two gateways cannot both add the last one."""
 _OWN = b"#"
 """First byte of fields that are no items."""
+_ANY = 1 << 53
+"""No limit of bytes; Lua computes exactly up to this number."""
 _MOST_UNOWNED = 100
 _TRIES = 20
 """Most times that one change is tried again because another gateway changed the item in between."""
@@ -76,6 +78,7 @@ class RedisWorkStore(RedisConnection):
     """
 
     place = "in the Redis that the gateways share"
+    shared = True
 
     def __init__(
         self,
@@ -94,14 +97,17 @@ class RedisWorkStore(RedisConnection):
         self._seen: dict[tuple[str, str], bytes] = {}
         """Own items as last written: a write then needs no read. One entry per item that runs here."""
 
-    async def add(self, namespace: str, name: str, value: bytes, owner: str) -> WorkItem:
+    async def add(self, namespace: str, name: str, value: bytes, owner: str, records: Sequence[bytes] = ()) -> WorkItem:
         """See `WorkStore.add`."""
         for _ in range(_TRIES):
             adds = await self._ask(self._redis.hget(self._index(namespace), _ADDS)) or b""
             now = self._clock()
-            await self._make_room(namespace, now, count=1, size=len(value))
-            item = added(owner, len(value), self.limits, now)
-            if await self._swap(namespace, name, _ADDS, adds, item, item.size, value) == 1:
+            item = added(owner, value, records, self.limits, now)
+            await self._make_room(namespace, now, count=1, size=item.size)
+            if (
+                await self._swap(namespace, name, _ADDS, adds, item, item.size, value, records, self.limits.size_bytes)
+                == 1
+            ):
                 return item
         raise UnavailableError("many gateways add work at once; try again")
 
@@ -191,7 +197,7 @@ class RedisWorkStore(RedisConnection):
 
         Returns: the item; None if it is not stored, or the rule says so.
         """
-        before = self._seen.pop((namespace, name), None)
+        before, most = self._seen.pop((namespace, name), None), self.limits.size_bytes
         for _ in range(_TRIES):
             if before is None:
                 before = await self._ask(self._redis.hget(self._index(namespace), name))
@@ -201,11 +207,13 @@ class RedisWorkStore(RedisConnection):
             after = rule(item, now)
             if after is None or after == item:
                 return after
-            match await self._swap(namespace, name, name, before, after, after.size - item.size, b"", records):
+            size = after.size - item.size
+            match await self._swap(namespace, name, name, before, after, size, b"", records, most):
                 case 1:
                     return after
                 case 2:
-                    await self._make_room(namespace, now, count=0, size=after.size - item.size)
+                    await self._make_room(namespace, now, count=0, size=size, must=after.done)
+                    most = _ANY if after.done else most
             before = None
         raise UnavailableError("many gateways change this work at once; try again")
 
@@ -219,23 +227,26 @@ class RedisWorkStore(RedisConnection):
         size: int,
         value: bytes = b"",
         records: Sequence[bytes] = (),
+        most: int = _ANY,
     ) -> int:
         """Replace an item if a field has its expected content.
 
+        Args:
+            most: bytes that the namespace may have then, if any are added.
         Returns: 1 = done, 0 = the content is another one, 2 = no room.
         """
         key, life_ms = self._key(namespace, name), max(1, round(self.limits.seconds * 1000))
         lease = "" if item is None or item.done else repr(item.until)
         new = b"" if item is None else _encode(item)
         keys = [self._index(namespace), self._leases, key, f"{key}:records"]
-        head = [field, expected, name, new, lease, f"{namespace}:{name}", life_ms, size, self.limits.size_bytes, value]
+        head = [field, expected, name, new, lease, f"{namespace}:{name}", life_ms, size, most, value]
         result: int = await self._ask(self._script(keys, [*head, *records]))
         return result
 
-    async def _make_room(self, namespace: str, now: float, *, count: int, size: int) -> None:
+    async def _make_room(self, namespace: str, now: float, *, count: int, size: int, must: bool = False) -> None:
         """Delete what the limits displace. Raises: WorkFullError."""
         kept = await self._all(namespace)
-        for name in displaced(kept, self.limits, now, count=count, size=size):
+        for name in displaced(kept, self.limits, now, count=count, size=size, must=must):
             await self._remove(namespace, name, _encode(kept[name]))
 
     async def _remove(self, namespace: str, name: str, before: bytes) -> bool:

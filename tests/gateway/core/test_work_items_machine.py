@@ -46,29 +46,34 @@ class WorkMachine(RuleBasedStateMachine):
         found = self.model.get(name)
         return None if found is None or found.changed + LIMITS.seconds <= self.now else found
 
-    def make_room(self, count: int, size: int) -> bool:
+    def make_room(self, count: int, size: int, *, must: bool = False) -> bool:
         """Drop as the limits say. Returns: whether there is room."""
         left = {name: one for name in self.model if (one := self.there(name)) is not None}
         done = sorted((one.changed, name) for name, one in left.items() if one.done)
         while len(left) + count > LIMITS.items or sum(one.size for one in left.values()) + size > LIMITS.size_bytes:
             if not done:
-                return False
+                break
             del left[done.pop(0)[1]]
-        self.model = left
-        return True
+        else:
+            self.model = left
+            return True
+        if must:
+            self.model = left
+        return must
 
-    @rule(name=IDS, size=st.integers(1, 9), owner=st.sampled_from(["", "g1", "g2"]))
-    def add(self, name: str, size: int, owner: str) -> None:
+    @rule(name=IDS, size=st.integers(1, 9), owner=st.sampled_from(["", "g1", "g2"]), first=st.integers(0, 1))
+    def add(self, name: str, size: int, owner: str, first: int) -> None:
         self.now += 0.001  # no two at the same time
         if self.there(name) is not None:
             return
-        if self.make_room(1, size):
-            self.store.add("acme", name, bytes(size), owner, self.now)
+        records = [b"r"] * first
+        if self.make_room(1, size + first):
+            self.store.add("acme", name, bytes(size), owner, self.now, records)
             until = self.now + LIMITS.lease_s if owner else self.now
-            self.model[name] = Expected(owner, until, self.now, bytes(size))
+            self.model[name] = Expected(owner, until, self.now, bytes(size), records)
         else:
             with pytest.raises(WorkFullError):
-                self.store.add("acme", name, bytes(size), owner, self.now)
+                self.store.add("acme", name, bytes(size), owner, self.now, records)
 
     @rule(name=IDS, owner=OWNERS)
     def claim(self, name: str, owner: str) -> None:
@@ -87,7 +92,7 @@ class WorkMachine(RuleBasedStateMachine):
         if found is None or found.owner != owner or found.done:
             with pytest.raises(LeaseLostError):
                 self.store.append("acme", name, owner, records, self.now, done=done)
-        elif not self.make_room(0, sum(sizes)):
+        elif not self.make_room(0, sum(sizes), must=done):
             with pytest.raises(WorkFullError):
                 self.store.append("acme", name, owner, records, self.now, done=done)
         else:

@@ -51,6 +51,7 @@ class ResponsesRequest(SamplingFields):
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
+    background: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     text: ResponseTextConfig | None = None
     reasoning: ResponseReasoningConfig | None = None
@@ -228,7 +229,7 @@ class ResponseAnswer(Answer):
     id: str
     object: Literal["response"]
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     error: ResponsesError | None
     incomplete_details: IncompleteDetails | None
     model: str
@@ -236,7 +237,7 @@ class ResponseAnswer(Answer):
     temperature: float
     top_p: float
     usage: ResponsesUsage | None = None
-    background: Literal[False]
+    background: bool
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
@@ -251,6 +252,16 @@ class ResponseAnswer(Answer):
     top_logprobs: Count
     truncation: Literal["auto", "disabled"]
     user: str = ""
+
+
+class CompactedResponse(Answer):
+    """POST /v1/responses/compact. `output` holds the user's messages and one summary."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponsesUsage
 
 
 class ResponseInputTokens(Answer):
@@ -288,7 +299,12 @@ class ResponseStateEvent(_Numbered):
     """The response starts, or is finished."""
 
     type: Literal[
-        "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
     ]
     response: ResponseAnswer
 
