@@ -14,7 +14,8 @@ from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, Er
 from serving.gateway.api.http.auth import OPEN_PATHS
 from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
-from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
+from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
+from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.schema import (
     AbortRequests,
     ChatCompletionRequest,

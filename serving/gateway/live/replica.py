@@ -35,12 +35,8 @@ from serving.gateway.api.admin.cluster_routes import (
 from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
-from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
-from serving.gateway.api.work_store import MemoryWorkStore
-from serving.gateway.core.kept_responses import KeepLimits
-from serving.gateway.core.work_items import WorkLimits
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
 from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.fingerprint import system_fingerprint
@@ -48,7 +44,7 @@ from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, Gateway
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
-from serving.gateway.live.response_places import response_store, work_store
+from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
@@ -135,15 +131,13 @@ class GatewayDeployment:
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
-        limits = self._settings(config).background
-        work = work_store("response", config, limits) or MemoryWorkStore(limits, self._metrics.clock)
-        self._background = BackgroundRuns(work, gateway)
+        self._background = background_runs(config, gateway, self._metrics.clock)
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
         self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
-        endless.append(self._background.watch())
+        endless += [self._background.watch()]
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
@@ -374,7 +368,6 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
 
 def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = "") -> ApiSettings:
     gateway = config.gateway
-    kept_bytes = gateway.kept_responses_mib << 20
     return ApiSettings(
         version=VERSION,
         api_key_hashes=unsealed(gateway.api_keys),
@@ -391,10 +384,8 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         placeholder_tokens=config.engine.executor == "simulated",
         pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
         root_path=gateway.root_path,
-        keep=KeepLimits(gateway.kept_responses, kept_bytes, gateway.kept_response_s),
-        background=WorkLimits(
-            gateway.background_responses, kept_bytes, gateway.kept_response_s, gateway.background_lease_s
-        ),
+        keep=response_limits(gateway),
+        background=work_limits(gateway),
     )
 
 

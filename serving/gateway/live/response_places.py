@@ -1,12 +1,38 @@
 """The stores of responses and of work that a configuration names."""
 
+from collections.abc import Callable
+
+from serving.config.gateway import GatewayConfig
 from serving.config.serve import ServeConfig
+from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.responses.kept import ResponseStore
-from serving.gateway.api.work_store import WorkStore
+from serving.gateway.api.work_store import MemoryWorkStore, WorkStore
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.core.work_items import WorkLimits
 
 _IN_MEMORY = ("memory", "embedded")
+
+
+def response_limits(gateway: GatewayConfig) -> KeepLimits:
+    """Limits of stored responses."""
+    return KeepLimits(gateway.kept_responses, gateway.kept_responses_mib << 20, gateway.kept_response_s)
+
+
+def work_limits(gateway: GatewayConfig) -> WorkLimits:
+    """Limits of background responses: those of stored ones, but for their number."""
+    kept = response_limits(gateway)
+    return WorkLimits(gateway.background_responses, kept.size_bytes, kept.seconds, gateway.background_lease_s)
+
+
+def background_runs(config: ServeConfig, owner: str, clock: Callable[[], float]) -> BackgroundRuns:
+    """The background responses of a gateway.
+
+    Args:
+        owner: the gateway. clock: of its own memory.
+    Raises: ConfigError.
+    """
+    limits = work_limits(config.gateway)
+    return BackgroundRuns(work_store("response", config, limits) or MemoryWorkStore(limits, clock), owner)
 
 
 def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | None:

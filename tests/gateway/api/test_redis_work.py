@@ -59,7 +59,8 @@ async def applied(store: WorkStore, step: tuple[Any, ...]) -> object:
             case "claim":
                 return await store.claim("n", name, rest[0])
             case "release":
-                return await store.release("n", name, rest[0])
+                await store.release("n", name, rest[0])
+                return None
             case "cancel":
                 return await store.cancel("n", name)
             case _:

@@ -17,7 +17,7 @@ from serving.gateway.api.backend import RequestRun
 from serving.gateway.api.generation_response import reply_logged
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.form import ResponseEvents
-from serving.gateway.api.responses.resumption import Resumption, payload_of, split_events
+from serving.gateway.api.responses.resumption import ContinuedEvents, payload_of
 from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.running_requests import RequestCancelledError
 from serving.gateway.api.work_store import WorkStore
@@ -129,7 +129,7 @@ class BackgroundRun:
     """Generates one response.
 
     Args:
-        resumption: what an earlier owner has stored.
+        stored: its events so far.
         keep: stores the finished response with its conversation; forget: undoes that.
         silence_s: an event is stored after this time without one; 0 = never.
     """
@@ -139,7 +139,7 @@ class BackgroundRun:
         work: OwnedWork,
         run: RequestRun,
         encoder: ResponseEvents,
-        resumption: Resumption,
+        stored: Sequence[Json],
         keep: Callable[[Json], Awaitable[None]],
         forget: Callable[[], Awaitable[None]],
         silence_s: float,
@@ -147,7 +147,7 @@ class BackgroundRun:
         self._work = work
         self._run = run
         self._encoder = encoder
-        self._resumption = resumption
+        self._events = ContinuedEvents(encoder, stored)
         self._keep = keep
         self._forget = forget
         self._silence_s = silence_s
@@ -179,7 +179,7 @@ class BackgroundRun:
 
     async def _generate(self) -> bytes:
         """Store all events but the last. Returns: those of the end."""
-        self._fresh(self._encoder.accepted())  # stored since the request was accepted
+        self._events.fresh(self._encoder.accepted())  # stored since the request was accepted
         coming = asyncio.ensure_future(self._run.next())
         try:
             while True:
@@ -196,17 +196,14 @@ class BackgroundRun:
             coming.cancel()
 
     async def _write(self, body: bytes) -> None:
-        events = self._fresh(body)
+        events = self._events.fresh(body)
         if events or self._now() - self._wrote >= self._beat_s:
             await self._store(events, state=RUNNING)
 
     async def _beat(self) -> None:
         """Extend the lease; after a long silence also with an event, for clients that wait for one."""
         silent = self._silence_s > 0 and self._now() - self._told >= self._silence_s
-        if not (silent and self._resumption.caught_up):
-            await self._store([])
-            return
-        await self._store(self._numbered(split_events(self._encoder.silence())))
+        await self._store(self._events.silence() if silent else [])
 
     async def _store(self, events: Sequence[bytes], state: str | None = None) -> None:
         item = await self._work.append(events, state=state)
@@ -220,8 +217,8 @@ class BackgroundRun:
         """Store the response, then its last events: `last`, or those of `failed`."""
         item = await self._work.append()  # before the response is stored beside the work: it may have been deleted
         if last is None:  # numbered events may not have been stored
-            self._encoder.number = self._resumption.number = item.records
-        events = self._fresh(failed() if last is None else last)
+            self._events.count_from(item.records)
+        events = self._events.fresh(failed() if last is None else last)
         await self._keep(payload_of(events[-1])["response"])
         try:
             await self._work.append(events, done=True)
@@ -229,21 +226,6 @@ class BackgroundRun:
             if not await self._work.known():
                 await self._forget()
             raise
-
-    def _fresh(self, body: bytes) -> list[bytes]:
-        """The events that are not stored yet."""
-        events = split_events(body)
-        if self._resumption.caught_up:
-            return self._numbered(events)
-        fresh = self._resumption.fresh(events)
-        if self._resumption.caught_up:
-            self._encoder.number = self._resumption.number
-        return fresh
-
-    def _numbered(self, events: list[bytes]) -> list[bytes]:
-        """Events that the encoder has numbered itself, as it does once all stored ones were made again."""
-        self._resumption.number += len(events)
-        return events
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

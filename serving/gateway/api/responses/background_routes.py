@@ -128,5 +128,5 @@ class StoredEvents(Response):
                 async for body in self._events:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
         except (UnavailableError, TimeoutError) as error:  # clients continue after the last event that they have
-            log.warning("a stream of stored events ends early: %s", error or type(error).__name__)
+            log.warning("a stream of stored events ends early: %s", str(error) or "it has reached its longest time")
         await send({"type": "http.response.body", "body": b""})

@@ -26,7 +26,7 @@ from serving.gateway.api.responses.background import (
 from serving.gateway.api.responses.form import ResponseEvents, ResponseFrame, item_stem
 from serving.gateway.api.responses.items import kept_items
 from serving.gateway.api.responses.kept import RESPONSE_ID, KeptResponse, ResponseNotFoundError, ResponseShelf
-from serving.gateway.api.responses.resumption import Resumption, encoded_event, ended_early, payload_of, split_events
+from serving.gateway.api.responses.resumption import encoded_event, ended_early, payload_of, split_events
 from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.responses.translate import SEALED_REASONING, ResponsesChat, as_chat, responses_order
 from serving.gateway.api.routes import RouteServices
@@ -115,7 +115,7 @@ class BackgroundRuns:
             await self.store.delete(namespace, name)
             raise
         events = [payload_of(event) for event in first]
-        self._spawn(work, self._run(work, accepted, run, Resumption(events)))
+        self._spawn(work, self._run(work, accepted, run, events))
         response: Json = events[0]["response"]
         return response
 
@@ -179,7 +179,7 @@ class BackgroundRuns:
         tokenizer, metrics = services.model.tokenizer, services.metrics
         return RequestRun(accepted.order, services.backend, tokenizer, metrics, arrived, accepted.names, accepted.trace)
 
-    async def _run(self, work: OwnedWork, accepted: Accepted, run: RequestRun, resumption: Resumption) -> None:
+    async def _run(self, work: OwnedWork, accepted: Accepted, run: RequestRun, stored: list[Json]) -> None:
         (services, shelf), order = self._bound, accepted.order
         settings, items = services.settings, _items(accepted.request, order)
         encoder = ResponseEvents(Answering(order, run.choices, services.model.tokenizer), accepted.frame)
@@ -191,7 +191,7 @@ class BackgroundRuns:
             with suppress(ResponseNotFoundError):
                 await shelf.delete(work.namespace, work.name)
 
-        running = BackgroundRun(work, run, encoder, resumption, keep, forget, settings.event_silence_s)
+        running = BackgroundRun(work, run, encoder, stored, keep, forget, settings.event_silence_s)
         limit_s = accepted.request.deadline - self._wall() + settings.deadline_grace_s
         with services.running.entered(work.namespace, (work.name, *accepted.names), run.cancel):
             await running.go(max(0.0, limit_s))
@@ -221,7 +221,7 @@ class BackgroundRuns:
             failed = {"code": "server_error", "message": reply_for(error).message}
             await self._end(work, request, stored, ("failed", failed))
             return
-        await self._run(work, accepted, run, Resumption(stored))
+        await self._run(work, accepted, run, stored)
 
     async def _translated(self, work: OwnedWork, request: BackgroundRequest, known: Json, left_s: float) -> Accepted:
         """The order of a stored request, with the names and times of its first run."""

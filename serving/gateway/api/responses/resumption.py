@@ -12,6 +12,7 @@ import msgspec
 
 from hardware.nesting import parse_json
 from serving.errors import EngineError
+from serving.gateway.api.responses.form import ResponseEvents
 
 Json = dict[str, Any]
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
@@ -33,7 +34,8 @@ def payload_of(event: bytes) -> Json:
 
 def encoded_event(payload: Json) -> bytes:
     """An event as a stream sends it."""
-    return b"event: " + payload["type"].encode() + b"\ndata: " + msgspec.json.encode(payload) + _END
+    name: str = payload["type"]
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(payload) + _END
 
 
 @dataclass(slots=True)
@@ -74,7 +76,6 @@ class Resumption:
                 self._marks += 1
                 seen |= {event["type"]} & set(_REPEATED)
 
-    @property
     def caught_up(self) -> bool:
         """Whether the second run has made all that was stored."""
         return self._made >= self._marks and all(one.read == len(one.text) for one in self._texts.values())
@@ -110,7 +111,34 @@ class Resumption:
             skipped = min(len(event["logprobs"]), stored.logprobs - stored.passed)
             stored.passed += skipped
             rest["logprobs"] = event["logprobs"][skipped:]
-        return rest if rest["delta"] else None
+        return rest
+
+
+class ContinuedEvents:
+    """The events of an encoder that are not stored yet, encoded, with numbers that follow the stored ones."""
+
+    def __init__(self, encoder: ResponseEvents, stored: Iterable[Json]) -> None:
+        self._encoder = encoder
+        self._resumption = Resumption(stored)
+
+    def fresh(self, body: bytes) -> list[bytes]:
+        """The new ones among further events of the encoder. Raises: EngineError."""
+        events, resumption = split_events(body), self._resumption
+        if resumption.caught_up():  # from then on the encoder's own numbers are right
+            resumption.number += len(events)
+            return events
+        fresh = resumption.fresh(events)
+        if resumption.caught_up():
+            self._encoder.number = resumption.number
+        return fresh
+
+    def silence(self) -> list[bytes]:
+        """An event that repeats the state; none before all stored ones were made again."""
+        return self.fresh(self._encoder.silence()) if self._resumption.caught_up() else []
+
+    def count_from(self, number: int) -> None:
+        """Number the next event so, as earlier ones were not stored."""
+        self._encoder.number = self._resumption.number = number
 
 
 def ended_early(stored: Sequence[Json], status: str, error: Json | None) -> Json:

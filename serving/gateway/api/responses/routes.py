@@ -22,6 +22,7 @@ from serving.gateway.api.responses.background_routes import (
 )
 from serving.gateway.api.responses.background_runs import BackgroundRuns, frame_of
 from serving.gateway.api.responses.compaction import said_by_user, triggered
+from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
 from serving.gateway.api.responses.form import compaction_form, item_stem, responses_form
 from serving.gateway.api.responses.items import kept_items
 from serving.gateway.api.responses.kept import (
@@ -32,7 +33,6 @@ from serving.gateway.api.responses.kept import (
     ResponseShelf,
 )
 from serving.gateway.api.responses.schema import (
-    RESPONSE_EVENTS,
     CompactedResponse,
     ResponseAnswer,
     ResponseDeleted,
