@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -124,29 +125,44 @@ async def read(outcome: Outcome, method: str, url: str, **asked: Any) -> None:
                     outcome.events.append(parse_json(line.removeprefix("data: ")))
 
 
-async def one_round(model: ServedModel, first: Gateway, second: Gateway, after: int, seed: int) -> Outcome:
-    """One response, whose first gateway is killed when its client has so many events."""
-    outcome = Outcome()
-    body = {"input": "hi", "background": True, "stream": True, "seed": seed, "temperature": 1.0}
-    reading = asyncio.create_task(read(outcome, "POST", f"{first.url}/v1/responses", json=body))
-    while len(outcome.events) < after and not reading.done():  # noqa: ASYNC110 - a condition without an event
-        await asyncio.sleep(0.001)
+async def one_round(first: Gateway, second: Gateway, after: Sequence[int], seeds: Sequence[int]) -> list[Outcome]:
+    """Responses whose first gateway is killed while it generates them.
+
+    Args:
+        after: events that the client of each has before the next one starts, or the gateway is killed.
+    """
+    outcomes, reading = [], []
+    for most, seed in zip(after, seeds, strict=True):
+        outcome = Outcome()
+        outcomes.append(outcome)
+        body = {"input": "hi", "background": True, "stream": True, "seed": seed, "temperature": 1.0}
+        reading.append(asyncio.create_task(read(outcome, "POST", f"{first.url}/v1/responses", json=body)))
+        while len(outcome.events) < most and not reading[-1].done():  # noqa: ASYNC110 - a condition without an event
+            await asyncio.sleep(0.001)
     await asyncio.to_thread(first.kill)
-    await reading
+    await asyncio.gather(*reading)
+    await asyncio.gather(*(go_on(outcome, second) for outcome in outcomes))
+    return outcomes
+
+
+async def go_on(outcome: Outcome, gateway: Gateway) -> None:
+    """Read the rest of a response at another gateway, and then all of it."""
     outcome.before = len(outcome.events)
     name = outcome.events[0]["response"]["id"]
     while not outcome.events[-1]["type"].endswith("completed"):
         query = f"stream=true&starting_after={outcome.events[-1]['sequence_number']}"
-        await read(outcome, "GET", f"{second.url}/v1/responses/{name}?{query}")
+        await read(outcome, "GET", f"{gateway.url}/v1/responses/{name}?{query}")
     again = Outcome()
-    await read(again, "GET", f"{second.url}/v1/responses/{name}?stream=true")
+    await read(again, "GET", f"{gateway.url}/v1/responses/{name}?stream=true")
     assert again.events == outcome.events, "what the client has is what is stored"
-    return outcome
 
 
-def rounds(model: ServedModel, redis_url: str, count: int, seed: int) -> list[Outcome]:
-    """So many responses, each with the SIGKILL of the gateway that generates it.
+def rounds(model: ServedModel, redis_url: str, count: int, seed: int, at_once: int = 1) -> list[Outcome]:
+    """Responses by gateways that are killed.
 
+    Args:
+        count: gateways that are killed.
+        at_once: responses that each of them generates then.
     Raises: AssertionError at the first event that is lost or doubled.
     """
     chance = random.Random(seed)
@@ -156,10 +172,12 @@ def rounds(model: ServedModel, redis_url: str, count: int, seed: int) -> list[Ou
         for number in range(count):
             gateways.append(Gateway.started(model, redis_url, chance.randint(1, 7)))
             first = gateways.pop(0)
-            one = seed * 1000 + number
-            outcome = asyncio.run(one_round(model, first, gateways[0], chance.randint(1, LENGTH * 3 // 4), one))
-            outcome.check(model, one, prompt)
-            outcomes.append(outcome)
+            seeds = [(seed * 1000 + number) * 100 + index for index in range(at_once)]
+            after = [chance.randint(1, LENGTH * 3 // 4 // at_once) for _ in seeds]
+            found = asyncio.run(one_round(first, gateways[0], after, seeds))
+            for outcome, one in zip(found, seeds, strict=True):
+                outcome.check(model, one, prompt)
+            outcomes += found
     finally:
         for gateway in gateways:
             gateway.kill()

@@ -15,6 +15,7 @@ from serving.errors import DeadlineError, OverloadedError, UnavailableError
 from serving.gateway.api.app import create_app
 from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.responses.kept import MemoryResponseStore
+from serving.gateway.api.responses.schema import CompactedResponse
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.api.work_store import MemoryWorkStore
 from serving.gateway.core.kept_responses import KeepLimits
@@ -405,3 +406,35 @@ async def test_a_client_that_leaves_ends_nothing(site: Site) -> None:
     [name] = await site.store.items("default")
     assert texts(await site.events(name, 1)) == "Once upon a time"
     assert json.loads(json.dumps((await site.get(name)).json()))["status"] == "completed"
+
+
+@pytest.mark.asyncio
+async def test_a_conversation_is_compacted(site: Site) -> None:
+    async def compact(**fields: Any) -> httpx.Response:
+        return await requested(site.apps[0], "POST", f"{PATH}/compact", json=fields)
+
+    said = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "more"},
+    ]
+    answer = (await compact(input=said)).json()
+    CompactedResponse.model_validate(answer)
+    assert (answer["object"], answer["usage"]["output_tokens"]) == ("response.compaction", 5)
+    *kept, summary = answer["output"]
+    assert [item["content"][0]["text"] for item in kept] == ["hi", "more"]
+    assert summary["encrypted_content"] == "cloudmatrix:Once upon a time"
+    going_on = [*answer["output"], {"role": "user", "content": "end"}]
+    assert (await site.ask(input=going_on, background=False)).status_code == 200
+    prompt = site.model.tokenizer.decode(site.backends[0].jobs[-1].sequences[0].prompt)
+    assert "Summary of the conversation so far:\nOnce upon a time" in prompt
+    again = (await compact(input=going_on)).json()["output"]
+    assert [item.get("role") for item in again] == ["user", None], "what an earlier summary covers is not repeated"
+    assert (await compact(input="hi")).status_code == 200
+    first = (await site.ask(background=False)).json()["id"]
+    earlier = (await compact(input="more", previous_response_id=first)).json()["output"]
+    assert [item["content"][0]["text"] for item in earlier[:-1]] == ["hi", "more"]
+    for name in ("stream", "background"):
+        check(await compact(input="hi", **{name: True}), 400, name)
+    check(await compact(input=[{"type": "compaction_trigger"}]), 400, "input[0]")

@@ -79,7 +79,9 @@ def run(
 
 def said(events: list[Any]) -> tuple[list[Any], dict[str, str], dict[str, list[Any]]]:
     """What does not depend on the cuts: other events than deltas, text and log-probabilities of each item."""
-    marks, texts, logprobs = [], {}, {}
+    marks: list[Any] = []
+    texts: dict[str, str] = {}
+    logprobs: dict[str, list[Any]] = {}
     for event in events:
         if event["type"].endswith(".delta"):
             assert event["delta"], "no delta is empty"
