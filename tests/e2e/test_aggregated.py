@@ -195,7 +195,7 @@ def test_a_gateway_dies_and_another_one_continues_its_background_responses(serve
 
         def ended(name: str) -> bool:
             with contextlib.suppress(OSError):
-                return bool(json.loads(server.get(f"/v1/responses/{name}"))["status"] == "completed")
+                return bool(json.loads(server.get(f"/v1/responses/{name}"))["status"] == "incomplete")
             return False
 
         for name, once in zip(names, whole, strict=True):

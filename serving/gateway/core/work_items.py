@@ -57,6 +57,7 @@ class WorkItem(msgspec.Struct, frozen=True):
         records: number of records.
         owner: the gateway that runs it.
         until: end of its lease [s].
+        claims: times that it was claimed since its last record, without those after which it was released.
         state: short text that the owner set last; the kind of work defines it.
         cancelled: somebody asked to end it early; its owner has to do so.
         done: no further record follows.
@@ -68,6 +69,7 @@ class WorkItem(msgspec.Struct, frozen=True):
     owner: str
     until: float
     records: int = 0
+    claims: int = 0
     state: str = ""
     cancelled: bool = False
     done: bool = False
@@ -91,7 +93,7 @@ def claimed(item: WorkItem, owner: str, limits: WorkLimits, now: float) -> WorkI
     """The item with a new owner; None if it is done or another gateway's lease has not run out."""
     if not (item.claimable(now) or (item.owner == owner and not item.done)):
         return None
-    return replace(item, owner=owner, until=now + limits.lease_s, changed=now)
+    return replace(item, owner=owner, until=now + limits.lease_s, changed=now, claims=item.claims + 1)
 
 
 def appended(
@@ -119,6 +121,7 @@ def appended(
         until=now + limits.lease_s,
         size=item.size + sum(map(len, records)),
         records=item.records + len(records),
+        claims=0 if records else item.claims,
         state=item.state if state is None else state,
         done=done,
     )
@@ -131,7 +134,7 @@ def released(item: WorkItem, owner: str, now: float) -> WorkItem:
     """
     if item.owner != owner or item.done:
         raise LeaseLostError("this work is with another gateway, or done")
-    return replace(item, until=now)
+    return replace(item, until=now, claims=max(0, item.claims - 1))
 
 
 def displaced(

@@ -31,10 +31,11 @@ from serving.gateway.live.redis_work import RedisWorkStore
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.sequence import SequenceSpec
 from tests.fakes.backend import FakeBackend, Script
+from tests.gateway.api.client import until
 from tests.gateway.api.support import EOS
 
 LENGTH = 150
-"""Tokens of a response; about 3 ms each."""
+"""Tokens of a response."""
 LIMITS = WorkLimits(lease_s=1.0)
 _SETTING = "[kvcache] directory"
 
@@ -42,7 +43,11 @@ _SETTING = "[kvcache] directory"
 def said(spec: SequenceSpec, per_update: int = 1) -> Script:
     """The tokens that a prompt and a seed give, in any gateway."""
     chance = random.Random(f"{spec.prompt} {spec.sampling.seed}")
-    return Script((*(chance.randrange(4, 260) for _ in range(LENGTH)), EOS), per_update=per_update, delay_s=0.003)
+    return Script(
+        (*(chance.randrange(4, 260) for _ in range(LENGTH)), EOS),
+        per_update=per_update,
+        delay_s=chance.uniform(0.005, 0.02),
+    )
 
 
 def serve(model: ServedModel, url: str, listener: socket.socket, cut: int) -> None:
@@ -125,22 +130,23 @@ async def read(outcome: Outcome, method: str, url: str, **asked: Any) -> None:
                     outcome.events.append(parse_json(line.removeprefix("data: ")))
 
 
-async def one_round(first: Gateway, second: Gateway, after: Sequence[int], seeds: Sequence[int]) -> list[Outcome]:
-    """Responses whose first gateway is killed while it generates them.
-
-    Args:
-        after: events that the client of each has before the next one starts, or the gateway is killed.
-    """
-    outcomes, reading = [], []
-    for most, seed in zip(after, seeds, strict=True):
-        outcome = Outcome()
-        outcomes.append(outcome)
-        body = {"input": "hi", "background": True, "stream": True, "seed": seed, "temperature": 1.0}
-        reading.append(asyncio.create_task(read(outcome, "POST", f"{first.url}/v1/responses", json=body)))
-        while len(outcome.events) < most and not reading[-1].done():  # noqa: ASYNC110 - a condition without an event
-            await asyncio.sleep(0.001)
+async def one_round(first: Gateway, second: Gateway, after: int, seeds: Sequence[int]) -> list[Outcome]:
+    """Responses, one per seed, whose first gateway is killed when their clients have so many events together."""
+    outcomes = [Outcome() for _ in seeds]
+    asked = {"input": "hi", "background": True, "stream": True, "temperature": 1.0}
+    reading = asyncio.gather(
+        *(
+            read(outcome, "POST", f"{first.url}/v1/responses", json={**asked, "seed": seed})
+            for outcome, seed in zip(outcomes, seeds, strict=True)
+        )
+    )
+    await until(
+        lambda: (
+            reading.done() or (all(one.events for one in outcomes) and sum(len(o.events) for o in outcomes) >= after)
+        )
+    )
     await asyncio.to_thread(first.kill)
-    await asyncio.gather(*reading)
+    await reading
     await asyncio.gather(*(go_on(outcome, second) for outcome in outcomes))
     return outcomes
 
@@ -173,7 +179,7 @@ def rounds(model: ServedModel, redis_url: str, count: int, seed: int, at_once: i
             gateways.append(Gateway.started(model, redis_url, chance.randint(1, 7)))
             first = gateways.pop(0)
             seeds = [(seed * 1000 + number) * 100 + index for index in range(at_once)]
-            after = [chance.randint(1, LENGTH * 3 // 4 // at_once) for _ in seeds]
+            after = chance.randint(at_once, at_once * LENGTH // 2)
             found = asyncio.run(one_round(first, gateways[0], after, seeds))
             for outcome, one in zip(found, seeds, strict=True):
                 outcome.check(model, one, prompt)

@@ -254,6 +254,22 @@ async def test_a_full_gateway_leaves_it_to_the_next_sweep(site: Site) -> None:
 
 
 @pytest.mark.asyncio
+async def test_one_that_kills_gateways_is_given_up(site: Site) -> None:
+    site.script = site.say("Once upon a time", hang_after=2)
+    name = (await site.ask()).json()["id"]
+    await until(lambda: texts(site_events(site, name)) == "Once upon")
+    await site.kill(0)
+    for number in range(3):
+        site.now += LIMITS.lease_s
+        assert await site.store.claim("default", name, f"lost{number}") is not None
+    site.now += LIMITS.lease_s
+    await site.runs[1].sweep()
+    events = await site.events(name, 1)
+    assert "was given up" in events[-1]["response"]["error"]["message"]
+    assert not site.backends[1].jobs
+
+
+@pytest.mark.asyncio
 async def test_cancelled_deleted_and_failed_ones(site: Site) -> None:
     site.script = site.say("Once upon a time", hang_after=2)
     name = (await site.ask()).json()["id"]

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 
 class BackgroundRequest(msgspec.Struct, frozen=True):
-    """What is stored of a request, so that any gateway can generate the same response.
+    """A stored request, from which any gateway can generate the same response.
 
     Args:
         body: its fields, with a seed, and with `input` free of references.

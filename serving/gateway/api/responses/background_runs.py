@@ -42,6 +42,9 @@ Json = dict[str, Any]
 SWEEP_S = 1.0
 """How often a gateway looks for work that nobody runs."""
 OVER = "the request's time is over"
+GIVEN_UP = "the gateways that generated this response were lost; it was given up and must not be sent again"
+MOST_LOST = 3
+"""Gateways that may be lost one after the other without a further event; the request may be what kills them."""
 EndedBy = tuple[str, Json | None]
 
 
@@ -131,11 +134,15 @@ class BackgroundRuns:
 
     async def watch(self, period_s: float = SWEEP_S) -> None:
         """Sweep for ever."""
+        silent = False
         while True:
             try:
                 await self.sweep()
+                silent = False
             except UnavailableError as error:
-                log.warning("background responses of other gateways are not looked for: %s", error)
+                if not silent:
+                    log.warning("background responses of other gateways are not looked for: %s", error)
+                silent = True
             await asyncio.sleep(period_s)
 
     async def leave(self, seconds: float) -> None:
@@ -208,8 +215,9 @@ class BackgroundRuns:
         if item.cancelled:
             await self._end(work, request, stored, ("cancelled", None))
             return
-        if left_s <= 0:
-            await self._end(work, request, stored, ("failed", {"code": "server_error", "message": OVER}))
+        if left_s <= 0 or item.claims > MOST_LOST:
+            message = OVER if left_s <= 0 else GIVEN_UP
+            await self._end(work, request, stored, ("failed", {"code": "server_error", "message": message}))
             return
         try:
             accepted = await self._translated(work, request, stored[0]["response"], left_s)

@@ -98,7 +98,7 @@ class Resumption:
         return event if self._made > self._marks or event["type"] in LAST_EVENTS else None
 
     def _rest(self, event: Json) -> Json | None:
-        """What of a delta was not stored."""
+        """The part of a delta that was not stored."""
         stored = self._texts.get(event["item_id"])
         if stored is None:
             return event
