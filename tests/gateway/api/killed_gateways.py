@@ -179,7 +179,7 @@ def rounds(model: ServedModel, redis_url: str, count: int, seed: int, at_once: i
             gateways.append(Gateway.started(model, redis_url, chance.randint(1, 7)))
             first = gateways.pop(0)
             seeds = [(seed * 1000 + number) * 100 + index for index in range(at_once)]
-            after = chance.randint(at_once, at_once * LENGTH // 2)
+            after = chance.randint(at_once, at_once * LENGTH // 8)
             found = asyncio.run(one_round(first, gateways[0], after, seeds))
             for outcome, one in zip(found, seeds, strict=True):
                 outcome.check(model, one, prompt)

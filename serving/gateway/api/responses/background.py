@@ -59,7 +59,7 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
     sees_system: bool
 
     def tenant(self, namespace: str, salt: bytes) -> Tenant:
-        """Its tenant, without its key's other rights."""
+        """The tenant that sent it, without its key's other rights."""
         return Tenant(namespace, salt, key=self.key, weight=self.weight, alone=self.sees_system)
 
     def request(self) -> ResponsesRequest:
