@@ -26,14 +26,15 @@ class GatewayConfig:
         (
             restarts(GATEWAY),
             "host port server routing timelines trace_endpoint trace_share response_store kept_responses "
-            "kept_responses_mib kept_response_s",
+            "kept_responses_mib kept_response_s background_responses background_lease_s",
         ),
         (in_place(SERVE), "replicas"),
     )
     LIVE_ONLY = (
         "host port server api_key_file max_body_bytes max_head_bytes head_timeout_s body_timeout_s max_connections "
         "address_share max_n max_request_sequences max_logprob_entries timelines trace_endpoint trace_share drain_s "
-        "response_store kept_responses kept_responses_mib kept_response_s root_path allowed_origins allowed_hosts media"
+        "response_store kept_responses kept_responses_mib kept_response_s background_responses background_lease_s "
+        "root_path allowed_origins allowed_hosts media"
     )
 
     host: str = key("address to listen on; `0.0.0.0` = every interface", default="127.0.0.1", low=1)
@@ -158,6 +159,19 @@ class GatewayConfig:
         "images, files and sound in conversations, which the model cannot read: `note` = it gets a note in their "
         "place, and the response a warning header; `refuse` = 400",
         default="note",
+    )
+    background_responses: int = key(
+        "background responses of `/v1/responses` per namespace whose events are stored, in `response_store` and within "
+        "the limits of stored responses; the oldest that have ended are dropped first, and beyond that 429; 0 = "
+        "background responses are refused",
+        default=100,
+        low=0,
+    )
+    background_lease_s: float = key(
+        "how long after a gateway's death another one continues its background responses [s]",
+        default=10.0,
+        low=1.0,
+        high=3600,
     )
     root_path: str = key(
         "path prefix under which a proxy exposes the endpoint, e.g. `/llm`, whether the proxy strips it or not; "

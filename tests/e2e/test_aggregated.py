@@ -17,6 +17,7 @@ import time
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -37,6 +38,7 @@ KEY, TENANT_KEY, ADMIN_KEY, SALT = "sk-of-everybody", "sk-of-acme", "sk-of-the-o
 TWO_GATEWAYS = f"""
 [gateway]
 replicas = 2
+background_lease_s = 2.0
 admin_keys = ["{ADMIN_KEY}"]
 
 [chaos]
@@ -75,8 +77,9 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, redis_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Scaled]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, mode="aggregated", aggregated=2)
+    stored = f'response_store = "{redis_url}"\n' if redis_url != "embedded" else ""
     text = config.read_text().replace("[cluster]", f'[cluster]\ngcs_storage = "{redis_url}"')
-    config.write_text(text + TWO_GATEWAYS.replace("[gateway]", f'[gateway]\nserver = "{request.param}"'))
+    config.write_text(text + TWO_GATEWAYS.replace("[gateway]", f'[gateway]\n{stored}server = "{request.param}"'))
     keys = config.parent / "keys.txt"
     keys.write_text(f"# of the tests\n{KEY}\n")
     keys.chmod(0o600)
@@ -172,6 +175,39 @@ def test_secrets_stand_nowhere_but_where_they_were_given(server: Server) -> None
     ]
     assert found == []
     assert "every user of this machine can read --set kvcache.salt" in server.err
+
+
+@needs_redis
+def test_a_gateway_dies_and_another_one_continues_its_background_responses(server: Scaled) -> None:
+    """Also where both are killed at once: their replacements continue."""
+    asked = [{"input": f"{n}", "temperature": 1.0, "seed": n, "max_output_tokens": 150, "ignore_eos": True,
+              "background": True} for n in range(8)]  # fmt: skip
+
+    def events(name: str, query: str) -> list[Any]:
+        text = server.get(f"/v1/responses/{name}?stream=true{query}")
+        return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+
+    whole = [events(server.post("/v1/responses", body)["id"], "") for body in asked]
+    for victims in (1, 2):
+        names = [server.post("/v1/responses", body)["id"] for body in asked]
+        for pid in pids_of(server, ":gateway")[:victims]:
+            os.kill(pid, signal.SIGKILL)
+
+        def ended(name: str) -> bool:
+            with contextlib.suppress(OSError):
+                return bool(json.loads(server.get(f"/v1/responses/{name}"))["status"] == "incomplete")
+            return False
+
+        for name, once in zip(names, whole, strict=True):
+            wait_for(lambda name=name: ended(name), "it is continued", BACK_S)  # type: ignore[misc]
+            found = events(name, "")
+            assert [event["sequence_number"] for event in found] == list(range(len(found)))
+            assert found[-1]["response"]["output"][0]["content"] == once[-1]["response"]["output"][0]["content"]
+            deltas = "".join(event.get("delta", "") for event in found)
+            assert deltas == found[-1]["response"]["output"][0]["content"][0]["text"]
+            assert events(name, "&starting_after=3") == found[4:]
+        wait_for(lambda: len(pids_of(server, ":gateway")) == 2, "there are two again", BACK_S)
+    server.wait_idle()
 
 
 @needs_redis

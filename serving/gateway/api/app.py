@@ -29,6 +29,7 @@ from serving.gateway.api.messages.routes import MESSAGES_EXCHANGES, messages_rou
 from serving.gateway.api.openapi import describe
 from serving.gateway.api.page_routes import page_router
 from serving.gateway.api.pages.document import StartFacts
+from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.responses.kept import MemoryResponseStore, ResponseShelf, ResponseStore
 from serving.gateway.api.responses.routes import RESPONSES_EXCHANGES, kept_responses_router, responses_router
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
@@ -36,6 +37,7 @@ from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.text_desk import TextDesk
 from serving.gateway.api.tokens.routes import TOKENS_EXCHANGES, tokens_router
+from serving.gateway.api.work_store import MemoryWorkStore
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.pool_view import DEFAULT_NAMESPACE
 
@@ -52,6 +54,7 @@ def create_app(
     responses: ResponseStore | None = None,
     running: RunningRequests | None = None,
     cancels: Cancels | None = None,
+    background: BackgroundRuns | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -61,6 +64,7 @@ def create_app(
         responses: store of responses; None = in memory.
         running: lists this gateway's running requests; None = a list of its own.
         cancels: cancels those of all gateways; None = there is no other gateway.
+        background: this gateway's background responses; None = stored in memory.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -69,11 +73,14 @@ def create_app(
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
+    runs = background or BackgroundRuns(MemoryWorkStore(settings.background, metrics.clock))
+    runs.bind(endpoint, shelf)
+    cancels = cancels or OwnRequests(running)
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
-    app.include_router(responses_router(endpoint, shelf))
-    app.include_router(kept_responses_router(shelf))
-    app.include_router(cancel_router(cancels or OwnRequests(running)))
+    app.include_router(responses_router(endpoint, shelf, runs))
+    app.include_router(kept_responses_router(shelf, runs, cancels, settings.request_timeout_s))
+    app.include_router(cancel_router(cancels))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))

@@ -14,7 +14,8 @@ from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, Er
 from serving.gateway.api.http.auth import OPEN_PATHS
 from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
-from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
+from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
+from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.schema import (
     AbortRequests,
     ChatCompletionRequest,
@@ -270,6 +271,7 @@ FIELD_NOTES = {
     "input": "A text, or items of a conversation: messages, calls of tools, their outputs, earlier reasoning.",
     "instructions": "A system message in front of the input; not kept for `previous_response_id`.",
     "previous_response_id": "Go on with the conversation of a response that is kept.",
+    "background": "Answer at once, and generate the response without the client; needs `store`.",
     "store": "Store the response, so that it can be retrieved and continued; true by default.",
     "max_output_tokens": "Longest output in tokens; it ends where the model's context does, too.",
     "text": "Form of the text.",

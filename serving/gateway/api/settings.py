@@ -20,6 +20,7 @@ from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.work_items import WorkLimits
 from serving.grammar.compile import Grammars
 from serving.sockets.host_names import AllowedHosts
 
@@ -211,6 +212,7 @@ class ApiSettings:
         root_path: path under which a proxy serves this server; empty = none.
         keep: limits of the stored /v1/responses.
         media: what becomes of images, files and sound in conversations.
+        background: limits of background responses.
     """
 
     version: str = "0"
@@ -238,6 +240,7 @@ class ApiSettings:
     root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)
     media: Media = "note"
+    background: WorkLimits = field(default_factory=WorkLimits)
 
 
 def model_root(folder: Path) -> str:

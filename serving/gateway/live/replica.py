@@ -37,7 +37,6 @@ from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
-from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
 from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.fingerprint import system_fingerprint
@@ -45,7 +44,7 @@ from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, Gateway
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
-from serving.gateway.live.response_places import response_store
+from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
@@ -132,11 +131,13 @@ class GatewayDeployment:
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
+        self._background = background_runs(config, gateway, self._metrics.clock)
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
         self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
+        endless += [self._background.watch()]
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
@@ -160,7 +161,7 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._background
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
@@ -202,7 +203,8 @@ class GatewayDeployment:
         Returns: number of failed requests.
         """
         self._drain.begin()
-        if await self._drain.idle(seconds):
+        idle, _ = await asyncio.gather(self._drain.idle(seconds), self._background.leave(seconds))
+        if idle:
             return 0
         left = self._drain.busy
         self._backend.end_all("the server is shutting down; send it again")
@@ -226,6 +228,7 @@ class GatewayDeployment:
             # While the system continues, requests on open connections are served; another gateway accepts new ones.
             # Uvicorn waits for streams as long as any may last.
             await self._http.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
+        await self._background.stop()
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:
@@ -381,7 +384,8 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         placeholder_tokens=config.engine.executor == "simulated",
         pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
         root_path=gateway.root_path,
-        keep=KeepLimits(gateway.kept_responses, gateway.kept_responses_mib << 20, gateway.kept_response_s),
+        keep=response_limits(gateway),
+        background=work_limits(gateway),
         media=gateway.media,
     )
 

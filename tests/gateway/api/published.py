@@ -8,7 +8,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from serving.gateway.api.responses.schema import RESPONSE_EVENTS
+from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
 
 SCHEMAS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "cases" / "openai_answers.json").read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": HI,
     "/v1/responses": {"input": "hi"},
     "/v1/responses/input_tokens": {"input": "hi"},
+    "/v1/responses/compact": {"input": "hi"},
     "/inference/v1/generate": {"token_ids": [5], "sampling_params": {}},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},

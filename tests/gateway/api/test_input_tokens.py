@@ -1,4 +1,4 @@
-"""POST /v1/responses/input_tokens counts the tokens of the same request; /compact is neither a route nor a response."""
+"""POST /v1/responses/input_tokens counts the tokens of the same request."""
 
 from typing import Any
 
@@ -46,7 +46,6 @@ def test_openais_client_counts(shared: tuple[Harness, str]) -> None:
     assert client.responses.input_tokens.count(model="tiny", input="hi").input_tokens > 3
 
 
-def test_to_compact_is_not_here(harness: Harness) -> None:
-    check(post(harness.app, f"{PATH}/compact", {"input": "hi"}), 404)
+def test_routes_are_no_responses(harness: Harness) -> None:
     for path in ("compact", "input_tokens"):
         check(request(harness.app, "GET", f"{PATH}/{path}"), 404, "response_id")

@@ -37,6 +37,7 @@ ROUTES = [
     ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
     ("POST", "/inference/v1/generate"), ("POST", "/v1/chat/completions/render"), ("POST", "/v1/completions/render"),
     ("GET", "/tokenizer_info"), ("POST", "/v1/responses"), ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/responses/compact"),
     ("GET", "/v1/responses/{response_id}"), ("DELETE", "/v1/responses/{response_id}"),
     ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),

@@ -180,7 +180,7 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"messages": []}, None),
         ({"messages": [{"role": "user", "content": "hi"}]}, "messages"),
         ({"n": 2}, "n"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"include": ["x"]}, "include[0]"),

@@ -90,6 +90,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Tell me a story."}]},
     "/v1/responses": {"input": "Tell me a story.", "max_output_tokens": 40},
     "/v1/responses/input_tokens": {"input": "Tell me a story."},
+    "/v1/responses/compact": {"input": "Tell me a story."},
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "Tell me a story."}]},
     "/v1/completions/render": {"prompt": "Once upon a time"},
     "/inference/v1/generate": {"token_ids": [40, 41, 42], "sampling_params": {"max_tokens": 40}},

@@ -57,6 +57,19 @@ def wants_compaction(given: str | Sequence[object]) -> bool:
     return bool(places)
 
 
+def triggered(given: str | Sequence[object]) -> list[object]:
+    """An input that requests a summary."""
+    items: list[object] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+    return items if wants_compaction(items) else [*items, {"type": TRIGGER}]
+
+
+def said_by_user(items: Sequence[object]) -> list[object]:
+    """The user's messages since the last readable compaction, which stay beside a new one."""
+    kept = since_compaction([("", item) for item in items])
+    return [item for _, item in kept if isinstance(item, dict) and _kind(item) in (None, "message")
+            and item.get("role") == "user"]  # fmt: skip
+
+
 def since_compaction(items: Sequence[PathItem]) -> list[PathItem]:
     """The items that still count: the last readable compaction, what follows it, and earlier instructions and tools."""
     readable = [at for at, (_, item) in enumerate(items) if _kind(item) in COMPACTIONS and _readable(item)]

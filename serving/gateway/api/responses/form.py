@@ -40,8 +40,8 @@ class ResponseFrame:
 
     def items(self, order: GenerationOrder) -> OutputItems:
         """The items of its response, none yet."""
-        stem = item_stem(order.response_id)
-        return OutputItems(stem, sealed=self.sealed, names=self.names, compacts=self.compacts)
+        stem, repeats = item_stem(order.response_id), bool(self.fields.get("background"))
+        return OutputItems(stem, sealed=self.sealed, names=self.names, compacts=self.compacts, repeats=repeats)
 
 
 def running_response(answering: Answering, frame: ResponseFrame) -> Json:
@@ -151,7 +151,27 @@ class ResponseEvents:
         """Text around the number and the text of a delta of the open item."""
         self._number = 0
         self._end = Visible()
-        self._begun = False
+        self._begun = self._accepted = False
+
+    @property
+    def number(self) -> int:
+        """Number of the next event."""
+        return self._number
+
+    @number.setter
+    def number(self, number: int) -> None:
+        self._number = number
+
+    def accepted(self) -> bytes:
+        """The first events of a background response, which waits for its turn."""
+        self._accepted = True
+        response = _response(self._answering, self._frame, "queued", [])
+        return b"".join(self._event(f"response.{name}", response=response) for name in ("created", "queued"))
+
+    def cancelled(self) -> bytes:
+        """The last event of a background response that was cancelled. OpenAI has no event for it alone."""
+        response = _response(self._answering, self._frame, "cancelled", self._items.output("incomplete"))
+        return self._event("response.incomplete", response=response)
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty if there is no visible output."""
@@ -171,10 +191,10 @@ class ResponseEvents:
 
     def silence(self) -> bytes:
         """An event: clients abandon a stream that has only comments."""
-        if not self._begun:
+        if not self._begun and not self._accepted:
             return b"".join(self._opening())
-        response = running_response(self._answering, self._frame)
-        return self._event("response.in_progress", response=response)
+        status = "in_progress" if self._begun else "queued"
+        return self._event(f"response.{status}", response=_response(self._answering, self._frame, status, []))
 
     def closing(self, extra: Mapping[str, Any]) -> bytes:
         """The final event, with the whole response."""
@@ -192,7 +212,8 @@ class ResponseEvents:
     def _opening(self) -> list[bytes]:
         self._begun = True
         response = running_response(self._answering, self._frame)
-        return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
+        names = ("in_progress",) if self._accepted else ("created", "in_progress")
+        return [self._event(f"response.{name}", response=response) for name in names]
 
     def _take(self, out: Visible, events: list[bytes]) -> None:
         extra = text_logprobs(self._answering, out)
@@ -302,6 +323,30 @@ class ResponseWhole:
         return _encode(response)
 
 
+class CompactionWhole(ResponseWhole):
+    """The answer to `/v1/responses/compact`.
+
+    Args:
+        kept: items that stay in front of the summary.
+    """
+
+    def __init__(self, answering: Answering, frame: ResponseFrame, kept: Sequence[Json]) -> None:
+        super().__init__(answering, frame)
+        self._kept = kept
+
+    def body(self, extra: Mapping[str, Any]) -> bytes:
+        """The compaction object."""
+        order = self._answering.order
+        compaction = {
+            "id": order.response_id,
+            "object": "response.compaction",
+            "created_at": order.created,
+            "output": [*self._kept, *self._items.output("completed")],
+            "usage": _usage(self._answering),
+        }
+        return _encode({**compaction, **extra})
+
+
 def item_stem(response_id: str) -> str:
     """Stem of the ids of a response's items: its own id without the prefix."""
     return response_id.partition("_")[2]
@@ -309,3 +354,8 @@ def item_stem(response_id: str) -> str:
 
 def responses_form(frame: ResponseFrame) -> WireForm:
     return WireForm(partial(ResponseEvents, frame=frame), partial(ResponseWhole, frame=frame))
+
+
+def compaction_form(frame: ResponseFrame, kept: Sequence[Json]) -> WireForm:
+    """The form of `/v1/responses/compact`, which does not stream."""
+    return WireForm(partial(ResponseEvents, frame=frame), partial(CompactionWhole, frame=frame, kept=kept))

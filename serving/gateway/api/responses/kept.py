@@ -72,7 +72,7 @@ class MemoryResponseStore:
 
 log = logging.getLogger("serving.gateway.api")
 
-_ID = re.compile(r"resp_[0-9a-f]{32}")
+RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 _ITEM_ID = re.compile(r"(?:msg|rs|fc|ctc|tsc|cmp)_([0-9a-f]{32})_([0-9]{1,6})")
 
 Json = dict[str, Any]
@@ -143,7 +143,7 @@ class ResponseShelf:
             param: the request's field with the id.
         Raises: ResponseNotFoundError, UnavailableError.
         """
-        found = await self._store.get(namespace, response_id) if _ID.fullmatch(response_id) else None
+        found = await self._store.get(namespace, response_id) if RESPONSE_ID.fullmatch(response_id) else None
         if found is None:
             raise self._missing(f"response '{response_id[:80]}'", param)
         return _decoder.decode(found)
@@ -162,7 +162,7 @@ class ResponseShelf:
 
         Raises: ResponseNotFoundError, UnavailableError.
         """
-        if not (_ID.fullmatch(response_id) and await self._store.delete(namespace, response_id)):
+        if not (RESPONSE_ID.fullmatch(response_id) and await self._store.delete(namespace, response_id)):
             raise self._missing(f"response '{response_id[:80]}'", PATH_PARAM)
 
     async def keep(self, namespace: str, kept: KeptResponse) -> None:

@@ -1,7 +1,9 @@
 """Items of a response's output during generation: a message, reasoning, or a call of a function or a custom tool."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal
 
 from hardware.nesting import parse_json
@@ -21,6 +23,8 @@ _PREFIX: dict[Kind, str] = {
     "tool_search_call": "tsc",
     "compaction": "cmp",
 }
+_DRAWN = re.compile(r"(call_|)([0-9a-f]{24}|[a-zA-Z0-9]{9})")
+"""Ids of calls that are drawn for the model families."""
 CALLED_WITH: dict[Kind, str] = {"function_call": "arguments", "custom_tool_call": "input"}
 """The field of a call's item that grows."""
 
@@ -67,14 +71,18 @@ class OutputItems:
         sealed: whether reasoning is repeated as `encrypted_content`.
         names: names of the request's tools.
         compacts: whether the only item is a summary, made of all text.
+        repeats: whether a second run must make the same ids of calls.
     """
 
-    def __init__(self, stem: str, *, sealed: bool, names: FlatNames, compacts: bool = False) -> None:
+    def __init__(
+        self, stem: str, *, sealed: bool, names: FlatNames, compacts: bool = False, repeats: bool = False
+    ) -> None:
         self.items: list[OutputItem] = []
         self._stem = stem
         self._sealed = sealed
         self._names = names
         self._compacts = compacts
+        self._repeats = repeats
 
     def wanted(self, parts: Sequence[Part]) -> Sequence[Part]:
         """The parts that become items: of a summary, its text."""
@@ -144,6 +152,8 @@ class OutputItems:
         search = part.name == SEARCH and self._names.searches
         item = self._open("custom_tool_call" if part.custom else "tool_search_call" if search else "function_call")
         item.call, item.call_id = part.index, part.id or f"call_{item.id}"
+        if self._repeats:
+            item.call_id = _fixed_id(item)
         item.tool = self._names.own.get(part.name or "", ("", part.name or ""))
         return item
 
@@ -151,6 +161,13 @@ class OutputItems:
         place = len(self.items)
         self.items.append(OutputItem(kind, place, f"{_PREFIX[kind]}_{self._stem}_{place}"))
         return self.items[-1]
+
+
+def _fixed_id(item: OutputItem) -> str:
+    """The id of a call, derived from its item's if it was drawn at random; in the same form, which templates expect."""
+    if (drawn := _DRAWN.fullmatch(item.call_id)) is None:
+        return item.call_id
+    return drawn[1] + blake2b(item.id.encode()).hexdigest()[: len(drawn[2])]
 
 
 def _whole_arguments(text: str) -> dict[str, Any]:

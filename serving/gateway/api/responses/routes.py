@@ -6,44 +6,62 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import InvalidRequestError
+from serving.gateway.api.admin.cancel_routes import Cancels
 from serving.gateway.api.grammar import wants_grammar
-from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import Rendered, render_chat
-from serving.gateway.api.responses.form import ResponseFrame, item_stem, responses_form
+from serving.gateway.api.responses.background_routes import (
+    StoredEvents,
+    accepted,
+    check_background,
+    first_event,
+    invalid,
+    streams,
+    with_seed,
+)
+from serving.gateway.api.responses.background_runs import BackgroundRuns, frame_of
+from serving.gateway.api.responses.compaction import said_by_user, triggered
+from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
+from serving.gateway.api.responses.form import compaction_form, item_stem, responses_form
 from serving.gateway.api.responses.items import kept_items
-from serving.gateway.api.responses.kept import PATH_PARAM, ResponseKeeper, ResponseShelf
+from serving.gateway.api.responses.kept import (
+    PATH_PARAM,
+    KeptResponse,
+    ResponseKeeper,
+    ResponseNotFoundError,
+    ResponseShelf,
+)
 from serving.gateway.api.responses.schema import (
-    RESPONSE_EVENTS,
+    CompactedResponse,
     ResponseAnswer,
     ResponseDeleted,
     ResponseInputItems,
     ResponseInputTokens,
     ResponsesRequest,
 )
-from serving.gateway.api.responses.translate import SEALED_REASONING, ResponsesChat, as_chat, input_ids, responses_order
+from serving.gateway.api.responses.translate import ResponsesChat, as_chat, input_ids, responses_order
 from serving.gateway.api.routes import RouteServices, json_response, request_body
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
-from serving.gateway.api.translate import prepare_chat_order
+from serving.gateway.api.translate import GenerationOrder, prepare_chat_order
 
 # The routes of OpenAI's Responses API.
 
 _ERRORS = (404, 429, 503, *BODY_ERRORS)
 RESPONSES_EXCHANGES = tuple(
     ("POST", path, status)
-    for path in ("/v1/responses", "/v1/responses/input_tokens")
+    for path in ("/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact")
     for status in sorted({200, 401, 499, 500, *_ERRORS})
 )
 """Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 
-def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter:
+def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: BackgroundRuns) -> APIRouter:
     """The routes of responses.
 
     Args:
         shelf: store of responses.
+        runs: background responses.
     """
     router = APIRouter(prefix="/v1", tags=["generation"])
     model, settings = endpoint.model, endpoint.settings
@@ -57,19 +75,44 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         """Create a response to text or items, by OpenAI's Responses API."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
+        if body.background:
+            check_background(body, shelf, runs)
+            body = with_seed(body)
         earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
-        with asked.words.spoken():
-            order = await endpoint.translated(
-                request,
-                lambda: responses_order(body, asked, model, settings, tenant, text),
-                long=wants_grammar(asked.chat),
-            )
+        order = await _order(endpoint, request, body, asked, text)
         stored = body.store is not False and shelf.keeps
+        if body.background:
+            frame = frame_of(repeated_fields(body, stored=True), body, asked)
+            one = accepted(request, body, (earlier, given), order, frame, tenant, settings)
+            response = await runs.start(one, arrived)
+            if not body.stream:
+                return json_response(response)
+            return StoredEvents(runs.events(tenant.namespace, response["id"], 0), settings.request_timeout_s)
         items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
         keeper = ResponseKeeper(shelf, tenant.namespace, items)
-        sealed = SEALED_REASONING in (body.include or ())
-        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take, asked.names, asked.compacts)
+        frame = frame_of(repeated_fields(body, stored=stored), body, asked, keeper.take)
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
+
+    @router.post(
+        "/responses/compact",
+        openapi_extra=request_body("ResponsesRequest"),
+        responses=answers(CompactedResponse, *_ERRORS),
+    )
+    async def compact(request: Request) -> Response:
+        """Summarise a conversation: its user messages, and one `compaction` item that replaces the rest.
+
+        The same as a `compaction_trigger` at the end of the input, without a stream; nothing is stored.
+        """
+        arrived = endpoint.metrics.clock()
+        body = await endpoint.read(request, ResponsesRequest)
+        for name in ("stream", "background"):
+            if getattr(body, name):
+                raise invalid(name, "is not supported for a compaction, which is answered as a whole")
+        body = body.model_copy(update={"input": triggered(body.input)})
+        earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
+        order = await _order(endpoint, request, body, asked, text)
+        kept = kept_items(said_by_user([*earlier, *given]), item_stem(order.response_id))
+        return endpoint.answer(order, compaction_form(frame_of({}, body, asked), kept), arrived)
 
     @router.post(
         "/responses/input_tokens",
@@ -83,11 +126,6 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         with asked.words.spoken():
             ids = await endpoint.at_desk(request, lambda: input_ids(body, model, text))
         return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
-
-    @router.post("/responses/compact", include_in_schema=False)
-    async def compact(request: Request) -> Response:
-        """Not supported. Without this route the path would match that of a response, with other methods."""
-        raise RouteError(404, f"no route for {request.url.path}")
 
     return router
 
@@ -109,6 +147,19 @@ async def _conversation(
         return earlier, given, asked, await render_chat(model, rendering)
 
 
+async def _order(
+    endpoint: RouteServices, request: Request, body: ResponsesRequest, asked: ResponsesChat, text: Rendered
+) -> GenerationOrder:
+    """The order for a request with its prompt."""
+    model, settings, tenant = endpoint.model, endpoint.settings, endpoint.weights.apply(tenant_of(request))
+    with asked.words.spoken():
+        return await endpoint.translated(
+            request,
+            lambda: responses_order(body, asked, model, settings, tenant, text),
+            long=wants_grammar(asked.chat),
+        )
+
+
 # The routes of stored responses: read one, list its input items, delete it.
 
 _FEWEST, _USUAL, _MOST = 1, 20, 100
@@ -127,41 +178,88 @@ _LISTING = {
 }
 
 
-def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
-    """Routes of stored responses, each accessible to its own namespace only."""
+_READING = {
+    "parameters": [
+        _query("stream", {"type": "boolean", "default": False}),
+        _query("starting_after", {"type": "integer", "minimum": 0}),
+    ]
+}
+CANCEL_S = 2.0
+"""How long a cancelled response is waited for; it ends anyway."""
+
+
+def kept_responses_router(
+    shelf: ResponseShelf, runs: BackgroundRuns, cancels: Cancels, stream_s: float = 600.0
+) -> APIRouter:
+    """Routes of stored responses, each accessible to its own namespace only.
+
+    Args:
+        stream_s: longest stream of events.
+    """
     router = APIRouter(prefix="/v1/responses", tags=["generation"])
 
-    @router.get("/{response_id}", responses=answers(ResponseAnswer, 404))
-    async def read(request: Request, response_id: str) -> Response:
-        """A stored response."""
-        if request.query_params.get("stream") in ("true", "True", "1"):
-            raise _wrong("stream", "is not supported: a stored response is only returned as a whole")
-        kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
-        return json_response(kept.response)
+    async def found(namespace: str, response_id: str) -> KeptResponse:
+        return await runs.find(namespace, response_id) or await shelf.find(namespace, response_id, PATH_PARAM)
 
-    @router.delete("/{response_id}", responses=answers(ResponseDeleted, 404))
+    events = named_event_stream(*RESPONSE_EVENTS)
+
+    @router.get(
+        "/{response_id}", openapi_extra=_READING, responses=answers(ResponseAnswer, 400, 404, 503, content=events)
+    )
+    async def read(request: Request, response_id: str) -> Response:
+        """A stored response. A background one also as a stream of its events, also while it is generated.
+
+        With `stream=true`, `starting_after` is the number of the last event that the client has.
+        """
+        namespace = tenant_of(request).namespace
+        if not streams(request):
+            if "starting_after" in request.query_params:
+                raise invalid("starting_after", "needs stream=true")
+            return json_response((await found(namespace, response_id)).response)
+        if (item := await runs.state(namespace, response_id)) is None:
+            await shelf.find(namespace, response_id, PATH_PARAM)
+            raise invalid("stream", "needs a background response whose events are stored; this one is read as a whole")
+        start = first_event(request, item.records - 1)
+        return StoredEvents(runs.events(namespace, response_id, start), stream_s)
+
+    @router.delete("/{response_id}", responses=answers(ResponseDeleted, 404, 503))
     async def delete(request: Request, response_id: str) -> Response:
-        """Delete a stored response."""
-        await shelf.delete(tenant_of(request).namespace, response_id)
+        """Delete a stored response. A background one also ends."""
+        namespace = tenant_of(request).namespace
+        ended = await runs.delete(namespace, response_id)
+        try:
+            await shelf.delete(namespace, response_id)
+        except ResponseNotFoundError:
+            if not ended:
+                raise
+        if ended:
+            await cancels.cancel((response_id,), namespace)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
-    @router.post("/{response_id}/cancel", responses=answers(None, 400, 404))
+    @router.post("/{response_id}/cancel", responses=answers(ResponseAnswer, 400, 404, 503))
     async def cancel(request: Request, response_id: str) -> Response:
-        """Always refused: stored responses are complete, and a running one ends when its client disconnects."""
-        kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
-        status = kept.response["status"]
-        raise _wrong(PATH_PARAM, f"names a response that is {status}; only a background response can be cancelled")
+        """Cancel a background response. Once more, it returns the same; one that has ended otherwise is a 400."""
+        namespace = tenant_of(request).namespace
+        response = (await found(namespace, response_id)).response
+        if await runs.cancel(namespace, response_id):
+            await cancels.cancel((response_id,), namespace)
+            await runs.ended(namespace, response_id, CANCEL_S)
+            response = (await found(namespace, response_id)).response
+        if (status := response["status"]) != "cancelled":
+            words = f"names a response that is {status}; only a background response in progress can be cancelled"
+            raise invalid(PATH_PARAM, words)
+        return json_response(response)
 
     @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
     async def input_items(request: Request, response_id: str) -> Response:
         """Input items of a response, including those of the conversation before it."""
         limit, newest_first = _limit(request), _newest_first(request)
-        items = (await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)).items
+        items = (await found(tenant_of(request).namespace, response_id)).items
         items = items[::-1] if newest_first else items
         if (after := request.query_params.get("after")) is not None:
             place = next((i for i, item in enumerate(items) if item["id"] == after), None)
             if place is None:
-                raise _wrong("after", "is not an item of this response")
+                raise invalid("after", "is not an item of this response")
             items = items[place + 1 :]
         page = items[:limit]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
@@ -173,19 +271,15 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
 def _limit(request: Request) -> int:
     text = request.query_params.get("limit", str(_USUAL))
     if not (text.isascii() and text.isdigit() and len(text) < 5 and _FEWEST <= int(text) <= _MOST):
-        raise _wrong("limit", f"must be a number from {_FEWEST} to {_MOST}")
+        raise invalid("limit", f"must be a number from {_FEWEST} to {_MOST}")
     return int(text)
 
 
 def _newest_first(request: Request) -> bool:
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
-        raise _wrong("order", "must be asc or desc")
+        raise invalid("order", "must be asc or desc")
     return order == "desc"
-
-
-def _wrong(param: str, words: str) -> InvalidRequestError:
-    return InvalidRequestError(f"'{param}' {words}", param=param, code="invalid_value")
 
 
 # Parts of a response object that repeat the request.
@@ -200,7 +294,7 @@ def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
     """
     text, reasoning = body.text, body.reasoning
     return {
-        "background": False,
+        "background": bool(body.background),
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},

@@ -51,6 +51,7 @@ class ResponsesRequest(SamplingFields):
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
+    background: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     text: ResponseTextConfig | None = None
     reasoning: ResponseReasoningConfig | None = None
@@ -228,7 +229,7 @@ class ResponseAnswer(Answer):
     id: str
     object: Literal["response"]
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     error: ResponsesError | None
     incomplete_details: IncompleteDetails | None
     model: str
@@ -236,7 +237,7 @@ class ResponseAnswer(Answer):
     temperature: float
     top_p: float
     usage: ResponsesUsage | None = None
-    background: Literal[False]
+    background: bool
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
@@ -251,6 +252,16 @@ class ResponseAnswer(Answer):
     top_logprobs: Count
     truncation: Literal["auto", "disabled"]
     user: str = ""
+
+
+class CompactedResponse(Answer):
+    """POST /v1/responses/compact. `output` holds the user's messages and one summary."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponsesUsage
 
 
 class ResponseInputTokens(Answer):
@@ -276,120 +287,3 @@ class ResponseInputItems(Answer):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-class _Numbered(Answer):
-    """An event, with its number in the stream."""
-
-    sequence_number: Count
-
-
-class ResponseStateEvent(_Numbered):
-    """The response starts, or is finished."""
-
-    type: Literal[
-        "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
-    ]
-    response: ResponseAnswer
-
-
-class ResponseItemEvent(_Numbered):
-    """An item starts, or is complete."""
-
-    type: Literal["response.output_item.added", "response.output_item.done"]
-    output_index: Count
-    item: ResponseItem
-
-
-class _OfItem(_Numbered):
-    """An event of an item."""
-
-    item_id: str
-    output_index: Count
-
-
-class ResponsePartEvent(_OfItem):
-    """A content part starts, or is complete."""
-
-    type: Literal["response.content_part.added", "response.content_part.done"]
-    content_index: Count
-    part: OutputText | ReasoningText
-
-
-class ResponseTextDelta(_OfItem):
-    """Increment of a text."""
-
-    type: Literal["response.output_text.delta"]
-    content_index: Count
-    logprobs: list[TokenLogprob]
-    delta: str
-
-
-class ResponseTextDone(_OfItem):
-    """A complete text."""
-
-    type: Literal["response.output_text.done"]
-    content_index: Count
-    text: str
-    logprobs: list[TokenLogprob]
-
-
-class ResponseReasoningDelta(_OfItem):
-    """Increment of reasoning."""
-
-    type: Literal["response.reasoning_text.delta"]
-    content_index: Count
-    delta: str
-
-
-class ResponseReasoningDone(_OfItem):
-    """The complete reasoning."""
-
-    type: Literal["response.reasoning_text.done"]
-    content_index: Count
-    text: str
-
-
-class ResponseArgumentsDelta(_OfItem):
-    """Increment of a call's arguments."""
-
-    type: Literal["response.function_call_arguments.delta"]
-    delta: str
-
-
-class ResponseArgumentsDone(_OfItem):
-    """A call's complete arguments."""
-
-    type: Literal["response.function_call_arguments.done"]
-    name: str
-    arguments: str
-
-
-class ResponseInputDelta(_OfItem):
-    """Increment of a custom tool's input."""
-
-    type: Literal["response.custom_tool_call_input.delta"]
-    delta: str
-
-
-class ResponseInputDone(_OfItem):
-    """A custom tool's complete input."""
-
-    type: Literal["response.custom_tool_call_input.done"]
-    input: str
-
-
-RESPONSE_EVENTS = (
-    ResponseStateEvent,
-    ResponseItemEvent,
-    ResponsePartEvent,
-    ResponseTextDelta,
-    ResponseTextDone,
-    ResponseReasoningDelta,
-    ResponseReasoningDone,
-    ResponseArgumentsDelta,
-    ResponseArgumentsDone,
-    ResponseInputDelta,
-    ResponseInputDone,
-)
-"""Events of a stream."""

@@ -121,7 +121,7 @@ def responses_order(
     model: ServedModel,
     settings: ApiSettings,
     tenant: Tenant,
-    text: Rendered,
+    text: Rendered | Sequence[int],
 ) -> GenerationOrder:
     """Translate a request.
 
@@ -129,10 +129,11 @@ def responses_order(
     models have.
 
     Args:
-        asked: result of `as_chat`. text: the template's text for it.
+        asked: result of `as_chat`.
+        text: the template's text for it, or its token ids.
     Raises: InvalidRequestError, ContextLengthError.
     """
-    ids = input_ids(body, model, text)
+    ids = input_ids(body, model, text) if isinstance(text, Rendered) else list(text)
     limit = body.max_output_tokens or (LONGEST if asked.compacts else None)
     if limit is not None:
         limit = min(limit, max(1, model.max_model_len - len(ids)))

@@ -1,0 +1,195 @@
+"""Gateways as processes of their own over one Redis: each is killed while it generates, and another one continues.
+
+The backend is a fake that says a seeded text, cut differently in every process. A client streams the response from the
+gateway that accepted it, loses its connection with it, and goes on at the other gateway after the last event it has.
+"""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import uvicorn
+
+from hardware.nesting import parse_json
+from serving.gateway.api.app import create_app
+from serving.gateway.api.responses.background_runs import BackgroundRuns
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.work_items import WorkLimits
+from serving.gateway.live.redis_responses import RedisResponseStore
+from serving.gateway.live.redis_work import RedisWorkStore
+from serving.telemetry.metrics import GatewayMetrics
+from serving.values.sequence import SequenceSpec
+from tests.fakes.backend import FakeBackend, Script
+from tests.gateway.api.client import until
+from tests.gateway.api.support import EOS
+
+LENGTH = 150
+"""Tokens of a response."""
+LIMITS = WorkLimits(lease_s=1.0)
+_SETTING = "[kvcache] directory"
+
+
+def said(spec: SequenceSpec, per_update: int = 1) -> Script:
+    """The tokens that a prompt and a seed give, in any gateway."""
+    chance = random.Random(f"{spec.prompt} {spec.sampling.seed}")
+    return Script(
+        (*(chance.randrange(4, 260) for _ in range(LENGTH)), EOS),
+        per_update=per_update,
+        delay_s=chance.uniform(0.005, 0.02),
+    )
+
+
+def serve(model: ServedModel, url: str, listener: socket.socket, cut: int) -> None:
+    """Run one gateway until it is killed."""
+
+    async def run() -> None:
+        runs = BackgroundRuns(RedisWorkStore("response", url, LIMITS, _SETTING, 20.0), poll_s=0.02)
+        responses = RedisResponseStore(url, KeepLimits(), _SETTING, 20.0)
+        metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
+        backend = FakeBackend(lambda spec: said(spec, cut))
+        app = create_app(backend, model, ApiSettings(), metrics, responses=responses, background=runs)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
+        watching = asyncio.create_task(runs.watch(0.1))
+        await server.serve([listener])
+        watching.cancel()
+
+    asyncio.run(run())
+
+
+@dataclass
+class Gateway:
+    """One process."""
+
+    process: ForkProcess
+    url: str
+
+    @classmethod
+    def started(cls, model: ServedModel, redis_url: str, cut: int) -> Self:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            process = multiprocessing.get_context("fork").Process(target=serve, args=(model, redis_url, listener, cut))
+            process.start()
+        return cls(process, url)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(20)
+
+
+@dataclass
+class Outcome:
+    """One response.
+
+    Args:
+        before: events that the client had when its gateway was killed.
+    """
+
+    events: list[Any] = field(default_factory=list)
+    before: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(event.get("delta", "") for event in self.events)
+
+    def check(self, model: ServedModel, seed: int, prompt: tuple[int, ...]) -> None:
+        """Raises: AssertionError if an event is lost or doubled, or the text is another one."""
+        assert [event["sequence_number"] for event in self.events] == list(range(len(self.events)))
+        last = self.events[-1]
+        assert last["type"] == "response.completed", last
+        chance = random.Random(f"{prompt} {seed}")
+        text = model.tokenizer.decode([chance.randrange(4, 260) for _ in range(LENGTH)])
+        assert self.text == text
+        [item] = last["response"]["output"]
+        assert item["content"][0]["text"] == text
+        kinds = [event["type"] for event in self.events if not event["type"].endswith(("delta", "in_progress"))]
+        assert len(kinds) == len(set(kinds)), "each other event comes once"
+
+
+async def read(outcome: Outcome, method: str, url: str, **asked: Any) -> None:
+    """Add the events of one stream until it ends or breaks."""
+    with contextlib.suppress(httpx.TransportError):
+        async with httpx.AsyncClient(timeout=60) as client, client.stream(method, url, **asked) as reply:
+            assert reply.status_code == 200, await reply.aread()
+            async for line in reply.aiter_lines():
+                if line.startswith("data: "):
+                    outcome.events.append(parse_json(line.removeprefix("data: ")))
+
+
+async def one_round(first: Gateway, second: Gateway, after: int, seeds: Sequence[int]) -> list[Outcome]:
+    """Responses, one per seed, whose first gateway is killed when their clients have so many events together."""
+    outcomes = [Outcome() for _ in seeds]
+    asked = {"input": "hi", "background": True, "stream": True, "temperature": 1.0}
+    reading = asyncio.gather(
+        *(
+            read(outcome, "POST", f"{first.url}/v1/responses", json={**asked, "seed": seed})
+            for outcome, seed in zip(outcomes, seeds, strict=True)
+        )
+    )
+    await until(
+        lambda: (
+            reading.done() or (all(one.events for one in outcomes) and sum(len(o.events) for o in outcomes) >= after)
+        )
+    )
+    await asyncio.to_thread(first.kill)
+    await reading
+    await asyncio.gather(*(go_on(outcome, second) for outcome in outcomes))
+    return outcomes
+
+
+async def go_on(outcome: Outcome, gateway: Gateway) -> None:
+    """Read the rest of a response at another gateway, and then all of it."""
+    outcome.before = len(outcome.events)
+    name = outcome.events[0]["response"]["id"]
+    while not outcome.events[-1]["type"].endswith("completed"):
+        query = f"stream=true&starting_after={outcome.events[-1]['sequence_number']}"
+        await read(outcome, "GET", f"{gateway.url}/v1/responses/{name}?{query}")
+    again = Outcome()
+    await read(again, "GET", f"{gateway.url}/v1/responses/{name}?stream=true")
+    assert again.events == outcome.events, "what the client has is what is stored"
+
+
+def rounds(model: ServedModel, redis_url: str, count: int, seed: int, at_once: int = 1) -> list[Outcome]:
+    """Responses by gateways that are killed.
+
+    Args:
+        count: gateways that are killed.
+        at_once: responses that each of them generates then.
+    Raises: AssertionError at the first event that is lost or doubled.
+    """
+    chance = random.Random(seed)
+    prompt = tuple(model.tokenizer.encode("<|bos|><|user|>user: hi<|assistant|>", add_special_tokens=False))
+    outcomes, gateways = [], [Gateway.started(model, redis_url, 1)]
+    try:
+        for number in range(count):
+            gateways.append(Gateway.started(model, redis_url, chance.randint(1, 7)))
+            first = gateways.pop(0)
+            seeds = [(seed * 1000 + number) * 100 + index for index in range(at_once)]
+            after = chance.randint(at_once, at_once * LENGTH // 8)
+            found = asyncio.run(one_round(first, gateways[0], after, seeds))
+            for outcome, one in zip(found, seeds, strict=True):
+                outcome.check(model, one, prompt)
+            outcomes += found
+    finally:
+        for gateway in gateways:
+            gateway.kill()
+    return outcomes
+
+
+def model_in(folder: Path) -> ServedModel:
+    """The tiny model."""
+    return ServedModel.from_folder(folder, names=("tiny",), max_model_len=512, created=7)
