@@ -30,6 +30,7 @@ class Tenant:
         key: distinguishes its API key from others in queues; empty = shared by all clients without a key.
         weight: weight of the key in queues.
         alone: no other tenant has a key, so the system's state reveals no other tenant's traffic.
+        background: its requests run behind those of all other clients, as the lines of a batch do.
     """
 
     namespace: str
@@ -38,6 +39,7 @@ class Tenant:
     key: str = ""
     weight: float = 1.0
     alone: bool = False
+    background: bool = False
 
     @property
     def may_see_system(self) -> bool:
