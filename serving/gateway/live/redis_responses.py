@@ -24,8 +24,8 @@ _PREFIX = "cloudmatrix"
 T = TypeVar("T")
 
 
-class RedisResponseStore:
-    """A `ResponseStore` that all gateways share.
+class RedisConnection:
+    """A connection to the Redis of a configuration key, with a deadline for every call.
 
     Args:
         url: in the format of `[kvcache] directory`.
@@ -34,10 +34,7 @@ class RedisResponseStore:
         constructor does not connect.
     """
 
-    place = "in the Redis that the gateways share"
-
-    def __init__(self, url: str, limits: KeepLimits, setting: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.limits = limits
+    def __init__(self, url: str, setting: str, timeout_s: float) -> None:
         self._setting = setting
         try:
             self._redis: Any = redis.Redis.from_url(
@@ -45,6 +42,31 @@ class RedisResponseStore:
             )
         except (ValueError, TypeError):
             raise ConfigError(f"{setting} is not a Redis address such as redis://host:port/0") from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    async def _ask(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except (RedisError, OSError) as error:
+            message = f"the Redis of {self._setting}, which keeps responses, does not answer; try again"
+            raise UnavailableError(message) from error
+
+
+class RedisResponseStore(RedisConnection):
+    """A `ResponseStore` that all gateways share.
+
+    Args:
+        url, setting: see `RedisConnection`.
+    """
+
+    place = "in the Redis that the gateways share"
+
+    def __init__(self, url: str, limits: KeepLimits, setting: str, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(url, setting, timeout_s)
+        self.limits = limits
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
         """Store a response, and drop those beyond the limits.
@@ -82,17 +104,6 @@ class RedisResponseStore:
         batch.hdel(_index(namespace), response_id)
         deleted, _ = await self._ask(batch.execute())
         return bool(deleted)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._redis.aclose()
-
-    async def _ask(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (RedisError, OSError) as error:
-            message = f"the Redis of {self._setting}, which keeps responses, does not answer; try again"
-            raise UnavailableError(message) from error
 
 
 def _key(namespace: str, response_id: str) -> str:

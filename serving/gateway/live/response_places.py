@@ -1,8 +1,12 @@
-"""The store of responses that a configuration names."""
+"""The stores of responses and of work that a configuration names."""
 
 from serving.config.serve import ServeConfig
 from serving.gateway.api.responses.kept import ResponseStore
+from serving.gateway.api.work_store import WorkStore
 from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.work_items import WorkLimits
+
+_IN_MEMORY = ("memory", "embedded")
 
 
 def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | None:
@@ -11,11 +15,30 @@ def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | N
     Raises: ConfigError if the address is invalid.
     Does not connect.
     """
-    url, setting = config.gateway.response_store, "[gateway] response_store"
-    if url == "auto":
-        url, setting = config.kvcache.directory, "[kvcache] directory"
-    if limits.responses == 0 or url in ("memory", "embedded"):
+    url, setting = _address(config)
+    if limits.responses == 0 or url in _IN_MEMORY:
         return None
     from serving.gateway.live.redis_responses import RedisResponseStore  # its import costs 0.2 s
 
     return RedisResponseStore(url, limits, setting)
+
+
+def work_store(kind: str, config: ServeConfig, limits: WorkLimits) -> WorkStore | None:
+    """The Redis that stores work of a kind; None if each gateway stores its own in memory.
+
+    Raises: ConfigError if the address is invalid.
+    Does not connect.
+    """
+    url, setting = _address(config)
+    if limits.items == 0 or url in _IN_MEMORY:
+        return None
+    from serving.gateway.live.redis_work import RedisWorkStore  # its import costs 0.2 s
+
+    return RedisWorkStore(kind, url, limits, setting)
+
+
+def _address(config: ServeConfig) -> tuple[str, str]:
+    """Where both are stored, and the configuration key that says so."""
+    if config.gateway.response_store != "auto":
+        return config.gateway.response_store, "[gateway] response_store"
+    return config.kvcache.directory, "[kvcache] directory"
