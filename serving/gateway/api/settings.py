@@ -18,7 +18,9 @@ from serving.gateway.api.tools.choose import FAMILIES, family_of
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
+from serving.gateway.core.batches import BatchLimits
 from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.work_items import WorkLimits
 from serving.grammar.compile import Grammars
 from serving.sockets.host_names import AllowedHosts
 
@@ -209,6 +211,9 @@ class ApiSettings:
         pools_page: address of the dashboard's page about pools; empty = unknown.
         root_path: path under which a proxy serves this server; empty = none.
         keep: limits of the stored /v1/responses.
+        max_file_bytes: largest file that may be uploaded.
+        files: limits of the stored files of each tenant.
+        batches: limits of the batches of each tenant that are known. batch: of their execution.
     """
 
     version: str = "0"
@@ -235,6 +240,10 @@ class ApiSettings:
     pools_page: str = ""
     root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)
+    max_file_bytes: int = 64 << 20
+    files: WorkLimits = field(default_factory=lambda: WorkLimits(items=1000, size_bytes=256 << 20, seconds=259_200.0))
+    batches: WorkLimits = field(default_factory=lambda: WorkLimits(seconds=259_200.0))
+    batch: BatchLimits = field(default_factory=BatchLimits)
 
 
 def model_root(folder: Path) -> str:

@@ -18,6 +18,10 @@ from serving.errors import AuthenticationError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
 from serving.values.pool_view import DEFAULT_NAMESPACE, namespace_salt
 
+BACKGROUND_TENANT = "cloudmatrix.background_tenant"
+"""Key of an ASGI scope with the tenant of a request that this process sends to its own application. Servers build
+scopes from keys of their own only, so no client can set it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
