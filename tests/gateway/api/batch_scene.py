@@ -63,7 +63,7 @@ class BatchGateway:
     async def until(self, batch_id: str, *statuses: str) -> Json:
         """Wait, for two days at most, until a batch has one of these statuses."""
         async with asyncio.timeout(2 * 86_400):
-            while (found := await self.batch(batch_id))["status"] not in statuses:
+            while (found := await self.batch(batch_id))["status"] not in statuses:  # noqa: ASYNC110 - as clients do
                 await asyncio.sleep(0.25)
             return found
 

@@ -1,7 +1,5 @@
 """Batches run, end, expire, are cancelled and continued by another gateway, in virtual time."""
 
-from typing import Any
-
 from openai.types import Batch
 
 from serving.gateway.api.settings import ServedModel

@@ -226,5 +226,5 @@ def new_file_id() -> str:
 
 def too_large(limit: int) -> PayloadTooLargeError:
     """The refusal of a file."""
-    message = f"the file is larger than the limit of {limit} bytes ([gateway] max_file_bytes); split it"
+    message = f"the file is larger than the limit of {limit} bytes ([batches] max_file_bytes); split it"
     return PayloadTooLargeError(message, param="file")

@@ -72,7 +72,7 @@ def read_input(text: bytes, endpoint: str, most_lines: int) -> InputFile | tuple
     errors: list[LineError] = []
     for number, (start, end) in _lines(text):
         if len(spans) == most_lines:
-            message = f"the file has more than {most_lines} lines, which is the limit ([gateway] batch_lines)"
+            message = f"the file has more than {most_lines} lines, which is the limit ([batches] lines)"
             return (LineError("too_many_lines", message, "input_file_id", number),)
         spans.append((start, end))
         error = _check_line(text[start:end], endpoint, number, first_use)
