@@ -323,9 +323,10 @@ class RunningBatch:
                 await asyncio.sleep(RETRY_STORE_S)
 
     async def _release(self) -> None:
-        """Give up the leases. A failure only means that others wait until they run out."""
+        """Write the state, and give up the leases. A failure only means that others wait until they run out."""
         spec, owner = self.spec, self._host.owner
         with suppress(ServingError, LeaseLostError):
+            await self._store.append(spec.namespace, spec.batch_id, owner, state=state_text(self.ledger.state))
             for file_id in self._own:
                 await self._files.release(spec.namespace, file_id, owner)
             await self._store.release(spec.namespace, spec.batch_id, owner)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -29,14 +29,46 @@ def jsonl(lines: list[Json]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
 
 
+class FrailStore:
+    """A `WorkStore` as one gateway sees it. While `away`, calls wait, so a gateway does nothing more, as after
+    `kill -9`; each fault in `lost` does what it is asked to, and then fails.
+    """
+
+    def __init__(self, store: WorkStore) -> None:
+        self._store = store
+        self.there = asyncio.Event()
+        self.there.set()
+        self.lost: list[Exception] = []
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._store, name)
+        if not callable(own):
+            return own
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await self.there.wait()
+            answer = await own(*args, **kwargs)
+            if name == "append" and self.lost and any(args[3:]):
+                raise self.lost.pop()
+            return answer
+
+        return call
+
+
 class BatchGateway:
     """One gateway of a scene: its application, and the task that runs batches."""
 
-    def __init__(self, name: str, model: ServedModel, settings: ApiSettings, shelf: BatchShelf) -> None:
+    def __init__(
+        self, name: str, model: ServedModel, settings: ApiSettings, files: FrailStore, batches: FrailStore
+    ) -> None:
+        self.files, self.batches = files, batches
+        clock = asyncio.get_running_loop().time
+        shelf = BatchShelf(cast(WorkStore, batches), FileShelf(cast(WorkStore, files), settings.max_file_bytes), clock)
         self.harness = Harness(model, settings, batches=shelf)
         self.busy = False
-        clock, app = asyncio.get_running_loop().time, self.harness.app
-        host = BatchHost(name, app, lambda _: b"salt", lambda: self.busy, settings.request_timeout_s, clock)
+        host = BatchHost(
+            name, self.harness.app, lambda _: b"salt", lambda: self.busy, settings.request_timeout_s, clock
+        )
         self.runner = BatchRunner(shelf, host, settings.batch)
         self.task = asyncio.create_task(self.runner.run())
 
@@ -60,12 +92,22 @@ class BatchGateway:
         found: Json = (await self.ask("GET", f"/v1/batches/{batch_id}")).json()
         return found
 
-    async def until(self, batch_id: str, *statuses: str) -> Json:
-        """Wait, for two days at most, until a batch has one of these statuses."""
-        async with asyncio.timeout(2 * 86_400):
-            while (found := await self.batch(batch_id))["status"] not in statuses:  # noqa: ASYNC110 - as clients do
-                await asyncio.sleep(0.25)
+    async def until(self, batch_id: str, status: str, every_s: float = 0.5) -> Json:
+        """Wait, for an hour or 200 looks, until a batch has this status."""
+        async with asyncio.timeout(max(3600.0, 200 * every_s)):
+            while (found := await self.batch(batch_id))["status"] != status:  # noqa: ASYNC110 - as clients do
+                await asyncio.sleep(every_s)
             return found
+
+    def freeze(self) -> None:
+        """Let it do nothing more: as after `kill -9`, it gives no lease up."""
+        self.files.there.clear()
+        self.batches.there.clear()
+
+    def thaw(self) -> None:
+        """Let it go on as if no time had passed for it."""
+        self.files.there.set()
+        self.batches.there.set()
 
     async def lines_of(self, file_id: str | None) -> list[Json]:
         """Lines of a result file; none if there is no such file."""
@@ -79,19 +121,9 @@ class BatchGateway:
         """Lines of its output file and of its error file."""
         return await self.lines_of(batch["output_file_id"]), await self.lines_of(batch["error_file_id"])
 
-    async def die(self) -> None:
-        """End as after `kill -9`: nothing is written or released any more."""
-        for batch in self.runner._running.values():
-            batch.get_coro().close()  # type: ignore[union-attr]  # a coroutine
-        self.task.cancel()
-
 
 class BatchScene:
-    """A store and the gateways that share it.
-
-    Args:
-        store_of: makes the stores, by kind; None = in memory.
-    """
+    """Stores in memory, and the gateways that share them."""
 
     def __init__(self, model: ServedModel, settings: ApiSettings | None = None) -> None:
         self.model = model
@@ -103,9 +135,8 @@ class BatchScene:
 
     def gateway(self) -> BatchGateway:
         """Start a gateway."""
-        files = FileShelf(self.files, self.settings.max_file_bytes)
-        shelf = BatchShelf(self.batches, files, asyncio.get_running_loop().time)
-        one = BatchGateway(f"g{len(self.gateways)}", self.model, self.settings, shelf)
+        stores = FrailStore(self.files), FrailStore(self.batches)
+        one = BatchGateway(f"g{len(self.gateways)}", self.model, self.settings, *stores)
         self.gateways.append(one)
         return one
 

@@ -1,7 +1,7 @@
 """Forms with files (`multipart/form-data`, RFC 7578) that are in memory as a whole, as uploads are."""
 
 from email.message import Message
-from email.parser import BytesHeaderParser
+from email.parser import HeaderParser
 from email.utils import collapse_rfc2231_value
 
 from msgspec import Struct
@@ -67,18 +67,13 @@ def _part(body: bytes, start: int, end: int) -> tuple[str, FormPart]:
     head_end = body.find(_BLANK, start, min(end, start + _MOST_HEAD_BYTES))
     if head_end < 0:
         raise _damaged("a part has no headers, or too long ones")
-    head = BytesHeaderParser().parsebytes(body[start:head_end])
+    head = HeaderParser().parsestr(body[start:head_end].decode("utf-8", "replace"))
     name = head.get_param("name", header="content-disposition")
     if head.get_content_disposition() != "form-data" or not isinstance(name, str):
         raise _damaged("a part has no name")
     filename = head.get_param("filename", header="content-disposition")
-    text = None if filename is None else _utf8(collapse_rfc2231_value(filename))
-    return _utf8(name), FormPart(body[head_end + len(_BLANK) : end], text)
-
-
-def _utf8(value: str) -> str:
-    """A header's value as browsers and clients mean it."""
-    return value.encode("ascii", "surrogateescape").decode("utf-8", "replace") if not value.isascii() else value
+    text = None if filename is None else collapse_rfc2231_value(filename)
+    return name, FormPart(body[head_end + len(_BLANK) : end], text)
 
 
 def _damaged(why: str) -> InvalidRequestError:
