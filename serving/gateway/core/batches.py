@@ -71,7 +71,7 @@ _NEXT: dict[BatchStatus, frozenset[BatchStatus]] = {
 
 
 class BatchSpec(Struct, frozen=True):
-    """What a client ordered.
+    """A batch as its client ordered it.
 
     Args:
         key, weight: of the API key with which the lines run, see `Tenant`.
@@ -102,7 +102,7 @@ class BatchSpec(Struct, frozen=True):
 
 
 class LineError(Struct, frozen=True):
-    """Why an input file cannot be run. `line` counts from 1; None = the file as a whole."""
+    """A reason why an input file cannot be run. `line` counts from 1; None = the file as a whole."""
 
     code: str
     message: str
@@ -111,7 +111,7 @@ class LineError(Struct, frozen=True):
 
 
 class BatchState(Struct, frozen=True):
-    """How a batch stands, as stored and as reported.
+    """Progress of a batch, as stored and as reported.
 
     Args:
         end: how it will end, set when no further line starts.

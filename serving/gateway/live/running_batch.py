@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchHost:
-    """What a gateway offers to its batches.
+    """A gateway as its batches see it.
 
     Args:
         owner: name of the gateway in leases.

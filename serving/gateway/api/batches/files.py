@@ -26,7 +26,7 @@ _ID = re.compile(r"file-[0-9a-f]{24}")
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """What is known of a file when it is opened.
+    """Facts of a file that are known when it is opened.
 
     Args:
         lines: each record is a line, as in result files; otherwise it is a piece of `PIECE_BYTES`.
