@@ -99,6 +99,8 @@ class RunningBatch:
         self._writing = asyncio.Lock()
         self._input: InputFile | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: dict[int, asyncio.Task[LineReply]] = {}
+        """Lines without a response yet, by number."""
         self._woken = asyncio.Event()
         self._full: StorageFullError | None = None
         self._beat_at = 0.0
@@ -112,13 +114,13 @@ class RunningBatch:
         except LeaseLostError as error:
             log.warning("batch %s ends here: %s", name, error)
         except asyncio.CancelledError:
-            await self._stop_lines()
+            await self._abandon_lines()
             await self._release()
             raise
         except Exception:
             log.exception("batch %s failed; it is tried again when its lease has run out", name)
         finally:
-            await self._stop_lines()
+            await self._abandon_lines()
 
     async def _to_the_end(self) -> None:
         await self._beat()
@@ -182,7 +184,10 @@ class RunningBatch:
                 task.add_done_callback(self._line_ended)
             with suppress(TimeoutError):
                 await within(self._woken.wait(), self._pause_s(now))
-        await self._stop_lines()
+        for sent in self._sent.values():  # those with a response are still stored, so that it is known which are
+            sent.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._beat()
 
     def _pause_s(self, now: float) -> float:
         """How long to sleep unless a line ends."""
@@ -204,7 +209,12 @@ class RunningBatch:
         assert self._input is not None, "lines run after the input was read"
         try:
             one = self._input.line(number)
-            reply = await self._send(number, line_body(spec, number, one.body))
+            sent = self._sent[number] = asyncio.create_task(self._send(number, line_body(spec, number, one.body)))
+            try:
+                reply = await sent
+            finally:
+                sent.cancel()
+                del self._sent[number]
             code = None if reply.status == 200 else error_code(reply.body)
             if ledger.judge(number, reply.status, code, host.clock(), reply.retry_after_s):
                 text, failed = result_line(spec, number, one.custom_id, reply.status, reply.request_id, reply.body)
@@ -228,7 +238,8 @@ class RunningBatch:
             log.exception("a line of batch %s failed", spec.batch_id)
             return LineReply(500, _failure("internal_error"), name)
 
-    async def _stop_lines(self) -> None:
+    async def _abandon_lines(self) -> None:
+        """Stop all lines. Whether results on their way were stored, the next gateway will see."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -242,8 +253,8 @@ class RunningBatch:
         assert end is not None, "the last line has ended"
         ledger.finalize(end, host.clock())
         await self._beat()
-        if end is BatchStatus.EXPIRED:
-            await self._expire()
+        if end is BatchStatus.EXPIRED and self._input is not None:
+            await self._expire(self._input)
         output, errors = [
             await self._answer(lambda one=file_id: self._files.close(namespace, one, host.owner))  # type: ignore[misc]
             for file_id in self._own
@@ -251,14 +262,13 @@ class RunningBatch:
         ledger.finish(host.clock(), output=output, errors=errors)
         await self._write(done=True)
 
-    async def _expire(self) -> None:
+    async def _expire(self, lines: InputFile) -> None:
         """Write a line to the error file for each request without a result, as far as there is room."""
         spec, ledger, left = self.spec, self.ledger, list(self.ledger.open_lines())
-        assert self._input is not None, "only a batch with an input expires"
         try:
             for start in range(0, len(left), EXPIRED_AT_ONCE):
                 some = left[start : start + EXPIRED_AT_ONCE]
-                texts = [expired_line(spec, number, self._input.line(number).custom_id) for number in some]
+                texts = [expired_line(spec, number, lines.line(number).custom_id) for number in some]
                 await self._append(spec.error_file_id, texts)
                 for number in some:
                     ledger.done(number, failed=True)

@@ -39,6 +39,8 @@ class FrailStore:
         self.there = asyncio.Event()
         self.there.set()
         self.lost: list[Exception] = []
+        self.slow_s = 0.0
+        """Time that each append takes until its answer arrives."""
 
     def __getattr__(self, name: str) -> Any:
         own = getattr(self._store, name)
@@ -48,6 +50,8 @@ class FrailStore:
         async def call(*args: Any, **kwargs: Any) -> Any:
             await self.there.wait()
             answer = await own(*args, **kwargs)
+            if name == "append" and any(args[3:]):
+                await asyncio.sleep(self.slow_s)
             if name == "append" and self.lost and any(args[3:]):
                 raise self.lost.pop()
             return answer

@@ -164,6 +164,33 @@ def test_a_cancelled_batch_keeps_its_results(served: ServedModel) -> None:
     play(served, story, SETTINGS)
 
 
+def test_results_on_their_way_to_the_store_count(served: ServedModel) -> None:
+    async def story(scene: BatchScene) -> None:
+        gateway = scene.gateway()
+        gateway.files.slow_s = 4.0
+        name = await gateway.create(MANY)
+        await ran(gateway, name, 9)
+        await gateway.ask("POST", f"/v1/batches/{name}/cancel")
+        done = await gateway.until(name, "cancelled")
+        output, _ = await gateway.results(done)
+        assert len(set(ids(output))) == len(output) == done["request_counts"]["completed"] < 20
+
+    play(served, story, SETTINGS)
+
+
+def test_a_damaged_item_stops_no_other(served: ServedModel) -> None:
+    async def story(scene: BatchScene) -> None:
+        gateway = scene.gateway()
+        await scene.batches.add("default", "batch_x", b"{", "")
+        name = await gateway.create([line("a")])
+        await asyncio.sleep(5)
+        assert not gateway.task.done()
+        await scene.batches.delete("default", "batch_x")
+        assert (await gateway.until(name, "completed"))["request_counts"]["completed"] == 1
+
+    play(served, story, SETTINGS)
+
+
 @pytest.mark.parametrize("error", [OverloadedError("full", retry_after_s=3.0), UnavailableError("no instance")])
 def test_lines_wait_for_capacity(served: ServedModel, error: Exception) -> None:
     async def story(scene: BatchScene) -> None:
