@@ -91,11 +91,23 @@ def _operation(title: str, operation: Mapping[str, Any]) -> str:
     parts = [f"### {title}", operation.get("description", "").strip()]
     body = operation.get("requestBody")
     if body is not None:
-        parts.append(f"Takes {_type(body['content']['application/json']['schema'])}.")
+        parts.append(f"Takes {' or '.join(_taken(*one) for one in body['content'].items())}.")
     answers = operation["responses"]
     kinds = " or ".join(_kinds(answers["200"])) or "only the status"
     parts.append(f"Returns {kinds}; errors: {', '.join(status for status in answers if status != '200')}.")
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _taken(media: str, content: Mapping[str, Any]) -> str:
+    """A body in words: the schema of JSON, or the fields of a form."""
+    schema = content["schema"]
+    if media == "application/json":
+        return _type(schema)
+    fields = [
+        f"`{name}` ({one['description'][:1].lower()}{one['description'][1:-1]})"
+        for name, one in schema["properties"].items()
+    ]
+    return f"a form, `{media}`, with {' and '.join(fields)}"
 
 
 def _kinds(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from serving.config.batches import BatchesConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.engine import EngineConfig, PoolConfig, ServingConfig
 from serving.config.experts import ExpertsConfig
@@ -21,6 +22,7 @@ class ServeConfig:
 
     model: ModelConfig
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -98,6 +98,10 @@ class SamplingParams(Struct, frozen=True, gc=False):
     """Tokens of words that the output must not contain: the last one is not sampled after the others."""
 
 
+BACKGROUND_PRIORITY = 1 << 62
+"""Priority of work that runs behind the requests of every key, such as lines of a batch. No client can set it."""
+
+
 class SequenceSpec(Struct, frozen=True, gc=False):
     """One sequence to generate, complete: enough to run it, or to resume it, on any instance.
 
@@ -119,7 +123,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     output: tuple[int, ...] = ()
     time_left_s: float = 600.0
     priority: int = 0
-    """Lower runs earlier."""
+    """Lower runs earlier; `BACKGROUND_PRIORITY` behind all others, whatever their keys."""
     salt: bytes = b""
     namespace: str = "default"
     prompt_hashes: tuple[BlockHash, ...] = ()

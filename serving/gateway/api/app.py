@@ -18,6 +18,8 @@ from serving.gateway.api.admin.cancel_routes import Cancels, OwnRequests, cancel
 from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
 from serving.gateway.api.admin.pool_routes import pool_router
 from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.batches.routes import batches_router, files_router
+from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
 from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
 from serving.gateway.api.http.access import AccessMiddleware, DrainMiddleware, GatewayDrain, RootPathMiddleware
@@ -55,6 +57,7 @@ def create_app(
     running: RunningRequests | None = None,
     cancels: Cancels | None = None,
     background: BackgroundRuns | None = None,
+    batches: BatchShelf | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -65,6 +68,7 @@ def create_app(
         running: lists this gateway's running requests; None = a list of its own.
         cancels: cancels those of all gateways; None = there is no other gateway.
         background: this gateway's background responses; None = stored in memory.
+        batches: files and batches; None = in memory.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -80,6 +84,9 @@ def create_app(
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf, runs))
     app.include_router(kept_responses_router(shelf, runs, cancels, settings.request_timeout_s))
+    batches = batches or batch_shelf_in_memory(settings)
+    app.include_router(files_router(batches))
+    app.include_router(batches_router(endpoint, batches))
     app.include_router(cancel_router(cancels))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
+from serving.gateway.api.batches.schema import BatchRequest
 from serving.gateway.api.http.auth import OPEN_PATHS
 from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
@@ -38,6 +39,7 @@ _MEANING = {
     403: "Not with this API key, or not under this name of the server",
     404: "There is no such thing here",
     408: "The time of the request is over",
+    409: "Not possible at present",
     413: "The body is too large",
     415: "The body is not declared as JSON",
     429: "Overload; retry after the time in Retry-After",
@@ -260,7 +262,10 @@ FIELD_NOTES = {
     "weight": "Of each of the namespace's keys where requests wait for their turn.",
     "system": "Instructions, as a text or a list of text blocks.",
     "stop_sequences": "Texts that end the answer.",
-    "metadata": "Accepted, without effect.",
+    "metadata": "Without effect; responses and batches return it.",
+    "input_file_id": "A file whose lines are the requests.",
+    "endpoint": "Route of all requests of the file.",
+    "completion_window": "Requests that could not run by then are in the error file.",
     "thinking": "Whether the model thinks first.",
     "output_config": "How the model answers.",
     "type": "`disabled`, `adaptive` or `enabled`.",
@@ -304,6 +309,7 @@ OpenApiKind = Literal[
     "PoolAuditRequest",
     "PoolNamespaceRequest",
     "AbortRequests",
+    "BatchRequest",
 ]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
@@ -317,4 +323,5 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "PoolAuditRequest": PoolAuditRequest,
     "PoolNamespaceRequest": PoolNamespaceRequest,
     "AbortRequests": AbortRequests,
+    "BatchRequest": BatchRequest,
 }

@@ -19,6 +19,7 @@ from serving.gateway.api.tools.choose import FAMILIES, family_of
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
+from serving.gateway.core.batches import BatchLimits
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.core.work_items import WorkLimits
 from serving.grammar.compile import Grammars
@@ -213,6 +214,9 @@ class ApiSettings:
         keep: limits of the stored /v1/responses.
         media: what becomes of images, files and sound in conversations.
         background: limits of background responses.
+        max_file_bytes: largest file that may be uploaded.
+        files: limits of the stored files of each tenant.
+        batches: limits of the batches of each tenant that are known. batch: of their execution.
     """
 
     version: str = "0"
@@ -241,6 +245,10 @@ class ApiSettings:
     keep: KeepLimits = field(default_factory=KeepLimits)
     media: Media = "note"
     background: WorkLimits = field(default_factory=WorkLimits)
+    max_file_bytes: int = 64 << 20
+    files: WorkLimits = field(default_factory=lambda: WorkLimits(items=1000, size_bytes=256 << 20, seconds=259_200.0))
+    batches: WorkLimits = field(default_factory=lambda: WorkLimits(seconds=259_200.0))
+    batch: BatchLimits = field(default_factory=BatchLimits)
 
 
 def model_root(folder: Path) -> str:

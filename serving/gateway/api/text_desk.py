@@ -15,6 +15,7 @@ from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
+from serving.values.sequence import BACKGROUND_PRIORITY
 
 T = TypeVar("T")
 
@@ -69,8 +70,9 @@ class TextDesk:
 
     async def _turn(self, number: int, units: int, size: int, tenant: Tenant) -> None:
         now = self._clock()
-        mark = hash((tenant.key, size, units)) & (2**63 - 1)
-        one = QueuedRequest(number, units, max(1, size), 0, now + self._patience_s, tenant.key, tenant.weight, 0, mark)
+        key, priority = (f"{tenant.key}/background", BACKGROUND_PRIORITY) if tenant.background else (tenant.key, 0)
+        mark = hash((key, size, units)) & (2**63 - 1)
+        one = QueuedRequest(number, units, max(1, size), 0, now + self._patience_s, key, tenant.weight, priority, mark)
         decision = self._queue.offer(one, self.busy[0], now)
         if not decision.accepted:
             raise OverloadedError("too much text is waiting to be tokenized", retry_after_s=decision.retry_after_s)

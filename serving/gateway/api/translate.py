@@ -26,7 +26,7 @@ from serving.gateway.api.templates.chat_template import Rendering
 from serving.ids import RequestId, SequenceId
 from serving.values.jobs import GenerationJob
 from serving.values.pool_view import request_salt
-from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
+from serving.values.sequence import BACKGROUND_PRIORITY, Grammar, SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
@@ -305,7 +305,7 @@ def _sequence(
         prompt=tuple(ids),
         sampling=sampling,
         time_left_s=settings.request_timeout_s,
-        priority=body.priority or 0,
+        priority=BACKGROUND_PRIORITY if tenant.background else body.priority or 0,
         salt=request_salt(tenant.salt, body.cache_salt),
         namespace=tenant.namespace,
     )

@@ -7,6 +7,8 @@ starts at that of the line that was served last.
 
 Within a line the lowest priority value is next, then the oldest; but every eighth start of a line is its oldest
 request. So no request waits forever: with n older ones in its line it starts within 8 * (n + 1) starts of that line.
+
+Background requests are the exception: they have lines of their own, whose turn comes when no other line has a request.
 """
 
 from collections import Counter, OrderedDict
@@ -15,6 +17,7 @@ from heapq import heapify, heappop, heappush
 
 from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
+from serving.values.sequence import BACKGROUND_PRIORITY
 
 OLDEST_EVERY = 8
 
@@ -22,9 +25,10 @@ OLDEST_EVERY = 8
 class _Line:
     """Waiting requests of one key."""
 
-    __slots__ = ("by_priority", "order", "starts", "tokens", "tokens_of", "virtual", "weight")
+    __slots__ = ("background", "by_priority", "order", "starts", "tokens", "tokens_of", "virtual", "weight")
 
-    def __init__(self, weight: float, virtual: float) -> None:
+    def __init__(self, weight: float, virtual: float, *, background: bool = False) -> None:
+        self.background = background
         self.weight = weight
         self.virtual = virtual
         self.starts = 0
@@ -44,8 +48,8 @@ class _Line:
         return self.order[self.by_priority[0][1]]
 
 
-def _virtual(line: _Line) -> float:
-    return line.virtual
+def _turn(line: _Line) -> tuple[bool, float]:
+    return line.background, line.virtual
 
 
 class FairLines:
@@ -73,7 +77,8 @@ class FairLines:
             raise LedgerError(f"request {one.number} is already queued")
         line = self._lines.get(one.key)
         if line is None:
-            line = self._lines[one.key] = _Line(one.weight, self._virtual)
+            background = one.priority >= BACKGROUND_PRIORITY
+            line = self._lines[one.key] = _Line(one.weight, self._virtual, background=background)
         elif not line.order:
             line.virtual = max(line.virtual, self._virtual)
         line.weight = one.weight
@@ -94,14 +99,15 @@ class FairLines:
             return None
         waiting = [line for line in self._lines.values() if line.order]
         if held is None:
-            return min(waiting, key=_virtual).next()
-        firsts = (line.next() for line in sorted(waiting, key=_virtual))
+            return min(waiting, key=_turn).next()
+        firsts = (line.next() for line in sorted(waiting, key=_turn))
         return next((one for one in firsts if not held(one)), None)
 
     def start(self, one: QueuedRequest) -> None:
         """Start a request and charge its key. Effects: drops empty lines that are not ahead in virtual time."""
         line = self._lines[one.key]
-        self._virtual = line.virtual
+        if not line.background:  # its virtual time lags behind that of lines which never wait for others
+            self._virtual = line.virtual
         line.virtual += (one.tokens + one.expected_tokens) / line.weight
         line.starts += 1
         self.remove(one.number)
@@ -140,8 +146,9 @@ class FairLines:
         return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:
-        """Share of starts that a key gets while all waiting keys keep waiting."""
-        others = sum(line.weight for name, line in self._lines.items() if line.order and name != key)
+        """Share of starts that a key gets while all waiting keys keep waiting. Background lines take none of it."""
+        waiting = [line for name, line in self._lines.items() if line.order and name != key]
+        others = sum([line.weight for line in waiting if not line.background])
         return weight / (weight + others)
 
     def check(self) -> None:

@@ -214,7 +214,7 @@ class Gateway:
                 spec,
                 sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
                 prompt_hashes=hashes[id(spec.prompt)],
-                line=settings.limits.line(job.work.key),
+                line=settings.limits.line(job.work.key, spec.priority),
             )
             choices.append(Choice(job, place, SequenceJournal(own, self.now, settings.max_attempts)))
         job.choices = tuple(choices)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from serving.errors import LedgerError
+from serving.values.sequence import BACKGROUND_PRIORITY
 
 
 class AdmissionLimits(Struct, frozen=True, gc=False):
@@ -23,9 +24,12 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
     max_running_sequences: int
     shared: bool = False
 
-    def line(self, key: str) -> int:
-        """A key's number in sequences, the same at every gateway; instances know no keys. 0 = not shared."""
-        return (xxh3_64_intdigest(key.encode()) >> 1) | 1 if self.shared else 0
+    def line(self, key: str, priority: int = 0) -> int:
+        """A key's number in sequences, the same at every gateway; instances know no keys. 0 = not shared.
+
+        Background sequences have none, so that their priority counts among the sequences of all keys.
+        """
+        return (xxh3_64_intdigest(key.encode()) >> 1) | 1 if self.shared and priority < BACKGROUND_PRIORITY else 0
 
 
 class QueuedRequest(Struct, frozen=True, gc=False):

@@ -12,6 +12,7 @@ from serving.gateway.core.journal_commands import Need
 from serving.gateway.core.request_journal import SequenceJournal
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind, News, Prefilled, Refused, Tokens
+from serving.values.sequence import BACKGROUND_PRIORITY
 
 # A job in progress at its gateway, and its sequences.
 
@@ -221,15 +222,16 @@ class WaitingRoom:
 def queued_request(number: int, job: GenerationJob, now: float) -> QueuedRequest:
     """The queue's view of a job, which has the priority of its most important sequence."""
     specs = job.sequences
+    priority = min([spec.priority for spec in specs])
     return QueuedRequest(
         number=number,
         sequences=len(specs),
         tokens=sum([len(spec.prompt) + len(spec.output) for spec in specs]),
         expected_tokens=sum([min(spec.sampling.max_tokens, RESERVE_TOKENS) for spec in specs]),
         deadline=now + min([spec.time_left_s for spec in specs]),
-        key=job.key,
+        key=job.key if priority < BACKGROUND_PRIORITY else f"{job.key}/background",
         weight=job.weight,
-        priority=min([spec.priority for spec in specs]),
+        priority=priority,
         # Of integers only: the same in every process. With the key, since no client may claim another's reservation.
         mark=job.mark or hash((len(specs), specs[0].prompt, crc32(job.key.encode()))) & (2**63 - 1),
     )

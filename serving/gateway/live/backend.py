@@ -118,6 +118,10 @@ class LiveBackend:
         """The waiting requests, see `Gateway.waiting`."""
         return self.core.waiting(self._now())
 
+    def has_waiting(self) -> bool:
+        """Whether requests wait at this gateway."""
+        return len(self.core.room) > 0
+
     @property
     def busy(self) -> bool:
         """Whether there are requests."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.errors import ConfigError
 from serving.gateway.live.connections import ConnectionLimits
@@ -174,3 +175,23 @@ async def _listen(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
         return sock
     raise ConfigError(f"port {port} on {host} is still in use; stop the process that listens there")
+
+
+def make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
+    """The server of an application at the configured address."""
+    gateway = config.gateway
+    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, connection_limits(config))
+
+
+def connection_limits(config: ServeConfig) -> ConnectionLimits:
+    """The configured limits of clients' connections."""
+    gateway = config.gateway
+    return ConnectionLimits(
+        max_head_bytes=gateway.max_head_bytes,
+        head_timeout_s=gateway.head_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        request_timeout_s=gateway.request_timeout_s,
+        max_connections=gateway.max_connections,
+        address_share=gateway.address_share,
+        allowed_origins=gateway.allowed_origins,
+    )

@@ -38,9 +38,9 @@ from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
-from serving.gateway.live.connections import ConnectionLimits
+from serving.gateway.live.batch_places import batch_runner, batch_shelf
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
+from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, connection_limits, make_http_server
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
@@ -58,6 +58,7 @@ from serving.sockets.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.ray_board import gateway_series
 from serving.values.group import OperatorOrder, OrderAnswer
+from serving.values.pool_view import namespace_salt
 from serving.values.traffic import TrafficMeter
 from serving.version import VERSION
 
@@ -132,12 +133,16 @@ class GatewayDeployment:
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
         self._background = background_runs(config, gateway, self._metrics.clock)
+        self._batches = batch_shelf(config)
         self._app = CurrentApp(self._make_app())
+        salt_of, busy = partial(namespace_salt, pool_salt), self._backend.has_waiting
+        self._batch_runner = batch_runner(config, self._batches, f"gateway-{gateway}", self._app, salt_of, busy)
         if self._pool is not None:
             self._pool.start()
-        self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
+        self._http = make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         endless += [self._background.watch()]
+        endless.append(self._batch_runner.run())
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
@@ -162,7 +167,8 @@ class GatewayDeployment:
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
         shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._background
-        app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
+        settings = self._settings(self._config)
+        app = create_app(self._metered, self._served, settings, self._metrics, *shared, batches=self._batches)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
@@ -181,7 +187,7 @@ class GatewayDeployment:
         self._metered.configure(config)
         self._app.now = self._make_app()
         if self._http is not None:
-            self._http.configure(_connection_limits(config), config.gateway.request_timeout_s)
+            self._http.configure(connection_limits(config), config.gateway.request_timeout_s)
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -203,6 +209,7 @@ class GatewayDeployment:
         Returns: number of failed requests.
         """
         self._drain.begin()
+        await self._batch_runner.stop()
         idle, _ = await asyncio.gather(self._drain.idle(seconds), self._background.leave(seconds))
         if idle:
             return 0
@@ -224,6 +231,7 @@ class GatewayDeployment:
         """
         if not hasattr(self, "_tasks"):
             return
+        await self._batch_runner.stop()
         if self._http is not None:
             # While the system continues, requests on open connections are served; another gateway accepts new ones.
             # Uvicorn waits for streams as long as any may last.
@@ -332,24 +340,6 @@ class GatewayDeployment:
         return LivePoolAdmin(
             f"gateway-{gateway}", node, self._keeper.secrets, view, changes, accounted, backend.losses.audited
         )
-
-
-def _make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
-    gateway = config.gateway
-    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, _connection_limits(config))
-
-
-def _connection_limits(config: ServeConfig) -> ConnectionLimits:
-    gateway = config.gateway
-    return ConnectionLimits(
-        max_head_bytes=gateway.max_head_bytes,
-        head_timeout_s=gateway.head_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        request_timeout_s=gateway.request_timeout_s,
-        max_connections=gateway.max_connections,
-        address_share=gateway.address_share,
-        allowed_origins=gateway.allowed_origins,
-    )
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:

@@ -18,6 +18,7 @@ from serving.gateway.live.generation import LiveGeneration
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.live.scaling_board import BoardClient
 from serving.values.jobs import GenerationJob
+from serving.values.sequence import BACKGROUND_PRIORITY
 from serving.values.system_tally import HostRow, SystemTally
 from serving.values.traffic import BoardReply, GatewayReport, TrafficMeter
 
@@ -26,6 +27,8 @@ from serving.values.traffic import BoardReply, GatewayReport, TrafficMeter
 
 class MeteredBackend:
     """`GenerationBackend` that counts the requests of a `LiveBackend`. Used from the gateway's event loop.
+
+    Background requests are not counted: they have no SLO, and wait for capacity that is there anyway.
 
     Args:
         pools: replicas requested at the start, by engine pool.
@@ -47,6 +50,8 @@ class MeteredBackend:
 
         Raises: OverloadedError, UnavailableError as the backend does.
         """
+        if job.sequences[0].priority >= BACKGROUND_PRIORITY:
+            return self._backend.submit(job)
         prompt_tokens = sum(len(spec.prompt) for spec in job.sequences)
         try:
             generation = self._backend.submit(job)

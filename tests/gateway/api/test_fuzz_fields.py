@@ -31,6 +31,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/inference/v1/generate": {"token_ids": [5], "sampling_params": {}},
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
+    "/v1/batches": {"input_file_id": "none", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/pool/audit": {},
     "/pool/namespaces/default": {"weight": 1.0},
 }

@@ -44,6 +44,9 @@ ROUTES = [
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
     ("GET", "/v1/requests"), ("GET", "/v1/requests/{request_id}/timeline"),
     ("POST", "/v1/requests/{request_id}/cancel"), ("POST", "/abort_requests"),
+    ("POST", "/v1/files"), ("GET", "/v1/files"), ("GET", "/v1/files/{file_id}"), ("DELETE", "/v1/files/{file_id}"),
+    ("GET", "/v1/files/{file_id}/content"), ("POST", "/v1/batches"), ("GET", "/v1/batches"),
+    ("GET", "/v1/batches/{batch_id}"), ("POST", "/v1/batches/{batch_id}/cancel"),
 ]  # fmt: skip
 
 

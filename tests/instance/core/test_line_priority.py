@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving.ids import SequenceId
 from serving.instance.core.sequence import LiveSequence, Order
 from serving.instance.core.waiting_queue import SequenceQueue, WaitingQueue
-from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.values.sequence import BACKGROUND_PRIORITY, SamplingParams, SequenceSpec
 
 
 def live(arrival: int, line: int, priority: int = 0, turn: float = 0.0, tokens: int = 1) -> LiveSequence:
@@ -127,3 +127,11 @@ def test_keys_that_wait_are_served_alike(prompts: list[tuple[int, int]]) -> None
         queue.start(head)
         given_tokens[head.spec.line] += len(head.spec.prompt)
         assert max(given_tokens.values()) - min(given_tokens.values()) <= 2 * 50
+
+
+def test_a_background_sequence_waits_behind_those_of_every_key() -> None:
+    queue = WaitingQueue()
+    queue.enter(live(0, 0, BACKGROUND_PRIORITY, turn=float(BACKGROUND_PRIORITY)))
+    for arrival in range(1, 5):
+        queue.enter(live(arrival, arrival % 2 + 1, tokens=10**6))
+    assert names(queue)[-1] == "0.0"

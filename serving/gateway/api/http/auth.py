@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.errors import AuthenticationError, PermissionDeniedError
 from serving.gateway.api.generation_response import send_error
 from serving.gateway.api.http.errors import RouteError, reply_for, reply_on
-from serving.gateway.api.http.tenant import KeyRing
+from serving.gateway.api.http.tenant import BACKGROUND_TENANT, KeyRing
 from serving.sockets.host_names import AllowedHosts
 
 OPEN_PATHS = frozenset({"/health", "/-/healthz", "/ready", "/metrics", "/version", "/ping"})
@@ -40,7 +40,9 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check HTTP requests; pass other scopes unchecked."""
-        if scope["type"] == "http":
+        if (own := scope.get(BACKGROUND_TENANT)) is not None:  # the server's own request, for a client that had a key
+            scope.setdefault("state", {})["tenant"] = own
+        elif scope["type"] == "http":
             headers = dict(reversed(scope["headers"]))  # the first one of a name counts
             raw = headers.get(b"authorization")
             if raw is not None and raw[:6].lower() == b"basic " and headers.get(b"sec-fetch-site") in _CROSS_SITE:

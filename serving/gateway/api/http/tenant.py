@@ -18,6 +18,10 @@ from serving.errors import AuthenticationError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
 from serving.values.pool_view import DEFAULT_NAMESPACE, namespace_salt
 
+BACKGROUND_TENANT = "cloudmatrix.background_tenant"
+"""Key of an ASGI scope with the tenant of a request that this process sends to its own application. Servers build
+scopes from keys of their own only, so no client can set it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -30,6 +34,7 @@ class Tenant:
         key: distinguishes its API key from others in queues; empty = shared by all clients without a key.
         weight: weight of the key in queues.
         alone: no other tenant has a key, so the system's state reveals no other tenant's traffic.
+        background: its requests run behind those of all other clients, as the lines of a batch do.
     """
 
     namespace: str
@@ -38,6 +43,7 @@ class Tenant:
     key: str = ""
     weight: float = 1.0
     alone: bool = False
+    background: bool = False
 
     @property
     def may_see_system(self) -> bool:

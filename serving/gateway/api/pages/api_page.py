@@ -97,10 +97,14 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "Once upon a time"},
     "/detokenize": {"tokens": [40, 41, 42]},
     "/abort_requests": {"request_ids": ["REQUEST_ID"]},
+    "/v1/batches": {"input_file_id": "FILE_ID", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
 }
 """Example body of each operation that has one, by path; the same for every model."""
+FORM = "multipart/form-data"
+FORMS: Mapping[str, list[str]] = {"/v1/files": ["purpose=batch", "file=@requests.jsonl"]}
+"""Example fields of each operation that takes a form, by path."""
 _FIRST = ("generation", "information", "KV-cache pool")
 """Tags listed before the others."""
 
@@ -163,20 +167,26 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], schemas: Ma
     text = [element("p", noted_text(part)) for part in operation.get("description", "").split("\n\n")]
     body = operation.get("requestBody")
     parts = [heading, *text]
+    form = None
     if body is not None:
-        kind = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-        parts.append(details("Fields of the body", fields_table(schemas[kind])))
-    parts += [details("Answers", _answers(operation["responses"])), _example(method, path, body is not None, url)]
+        form = body["content"].get(FORM, {}).get("schema")
+        kind = "" if form else body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        parts.append(details(f"Fields of the {'form' if form else 'body'}", fields_table(form or schemas[kind])))
+    has_json = body is not None and form is None
+    parts += [details("Answers", _answers(operation["responses"])), _example(method, path, has_json, url)]
     return element("section", join(parts), "operation")
 
 
 def _example(method: str, path: str, has_body: bool, url: str) -> Html:
     """A command to copy."""
-    words = ["curl", *(["-X", method] if method not in ("GET", "POST") or (method == "POST" and not has_body) else [])]
+    form = FORMS.get(path, []) if method == "POST" else []
+    plain = method == "GET" or (method == "POST" and (has_body or form))
+    words = ["curl", *([] if plain else ["-X", method])]
     words.append(shlex.quote(url + re.sub(r"{(\w+)}", lambda found: found[1].upper(), path)))
     if has_body:
         sent = shlex.quote(json.dumps(EXAMPLES[path]))
         words += ["-H", "'Content-Type: application/json'", "\\\n ", "-d", sent]
+    words += [word for field in form for word in ("-F", field)]
     return element("code", " ".join(words), "command")
 
 
