@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.values.kv_hints import SequenceClaim
 
 if TYPE_CHECKING:
     # The interface that code may rely on; virtual time uses views that read like tuples and are free to create.
@@ -114,6 +115,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
+        claim: what of its KV to keep in the pool, and for how long; None = nothing. It changes no output.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
     """
 
@@ -130,6 +132,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     whole: bool = False
     line: int = 0
     """0 = `priority` applies among all sequences."""
+    claim: SequenceClaim | None = None
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool
