@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.values.kv_hints import SequenceClaim
 
 if TYPE_CHECKING:
     # The interface that code may rely on; virtual time uses views that read like tuples and are free to create.
@@ -111,6 +112,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
+        claim: what its session claims of its blocks in the KV-cache pool; None = it names no session.
     """
 
     sequence_id: SequenceId
@@ -126,6 +128,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     whole: bool = False
     line: int = 0
     """0 = `priority` applies among all sequences."""
+    claim: SequenceClaim | None = None
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool

@@ -20,6 +20,8 @@ from serving.gateway.api.admin.pool_routes import pool_router
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
+from serving.gateway.api.hints.desk import HintDesk, KvHints
+from serving.gateway.api.hints.routes import hints_router
 from serving.gateway.api.http.access import AccessMiddleware, DrainMiddleware, GatewayDrain, RootPathMiddleware
 from serving.gateway.api.http.auth import ApiKeyMiddleware, HostMiddleware
 from serving.gateway.api.http.cors import allow_origins
@@ -52,6 +54,7 @@ def create_app(
     responses: ResponseStore | None = None,
     running: RunningRequests | None = None,
     cancels: Cancels | None = None,
+    hints: KvHints | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -61,19 +64,22 @@ def create_app(
         responses: store of responses; None = in memory.
         running: lists this gateway's running requests; None = a list of its own.
         cancels: cancels those of all gateways; None = there is no other gateway.
+        hints: memory servers that act on KV hints; None = there are none.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
-    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
+    desk = HintDesk(hints, model, settings.hints, metrics)
+    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running, desk)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf))
     app.include_router(kept_responses_router(shelf))
     app.include_router(cancel_router(cancels or OwnRequests(running)))
+    app.include_router(hints_router(desk))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.foreign_fields import REFUSED, TOKENIZING, Foreign
+from serving.gateway.api.hints.fields import PromptCacheFields
 from serving.gateway.api.http.request_ids import MAX_REQUEST_ID, usable_request_id
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -137,7 +138,7 @@ class SamplingFields(WireModel):
     bad_words: Texts | None = None
 
 
-class GenerationRequest(SamplingFields):
+class GenerationRequest(PromptCacheFields, SamplingFields):
     """Fields common to chat and completions."""
 
     model: str | None = None

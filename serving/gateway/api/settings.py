@@ -19,6 +19,7 @@ from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.kv_hints import HintLimits
 from serving.grammar.compile import Grammars
 from serving.sockets.host_names import AllowedHosts
 
@@ -209,6 +210,7 @@ class ApiSettings:
         pools_page: address of the dashboard's page about pools; empty = unknown.
         root_path: path under which a proxy serves this server; empty = none.
         keep: limits of the stored /v1/responses.
+        hints: what KV hints may ask for.
     """
 
     version: str = "0"
@@ -235,6 +237,7 @@ class ApiSettings:
     pools_page: str = ""
     root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)
+    hints: HintLimits = field(default_factory=HintLimits)
 
 
 def model_root(folder: Path) -> str:

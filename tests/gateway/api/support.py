@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from serving.gateway.api.admin.pool_admin import PoolAdmin
 from serving.gateway.api.app import create_app
+from serving.gateway.api.hints.desk import KvHints
 from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
@@ -76,13 +77,16 @@ class Harness:
         settings: ApiSettings | None = None,
         pool: PoolAdmin | None = None,
         responses: ResponseStore | None = None,
+        hints: KvHints | None = None,
     ) -> None:
         self.model = model
         self.script_of: ScriptOf = lambda _: self.say("Once upon a time")
         self.backend = FakeBackend(lambda spec: self.script_of(spec))
         self.metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
         settings = settings or ApiSettings(version="1.2.3")
-        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, responses=responses)
+        self.app: FastAPI = create_app(
+            self.backend, model, settings, self.metrics, pool, responses=responses, hints=hints
+        )
 
     def renewed(self) -> "Harness":
         """The same application with the usual script, and no jobs."""

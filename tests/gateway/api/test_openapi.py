@@ -16,6 +16,7 @@ from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.values.sequence import PoolUse
 from tests.fakes.backend import Script
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, chat, complete, events, named_events, post, request
@@ -43,12 +44,13 @@ ROUTES = [
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
     ("GET", "/v1/requests"), ("GET", "/v1/requests/{request_id}/timeline"),
     ("POST", "/v1/requests/{request_id}/cancel"), ("POST", "/abort_requests"),
+    ("POST", "/v1/kv_hints"), ("POST", "/v1/messages/cache_touch"), ("GET", "/pool/sessions"),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def application(served: ServedModel) -> Harness:
-    return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers()))
+    return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers(), hints=FakeKvHints()))
 
 
 @pytest.fixture

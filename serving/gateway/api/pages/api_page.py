@@ -98,6 +98,12 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/abort_requests": {"request_ids": ["REQUEST_ID"]},
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
+    "/v1/messages/cache_touch": {"request_id": "REQUEST_ID"},
+    "/v1/kv_hints": {
+        "protocol_version": "0.1",
+        "message_id": "m1",
+        "actions": [{"action_id": "a1", "action_type": "kv.release", "payload": {"session_id": "SESSION"}}],
+    },
 }
 """Example body of each operation that has one, by path; the same for every model."""
 _FIRST = ("generation", "information", "KV-cache pool")

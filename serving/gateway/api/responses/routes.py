@@ -11,8 +11,9 @@ from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
-from serving.gateway.api.prompts import Rendered, render_chat
+from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.responses.form import ResponseFrame, item_stem, responses_form
+from serving.gateway.api.responses.hinted import Conversation, hinted_response
 from serving.gateway.api.responses.items import kept_items
 from serving.gateway.api.responses.kept import PATH_PARAM, ResponseKeeper, ResponseShelf
 from serving.gateway.api.responses.schema import (
@@ -23,7 +24,7 @@ from serving.gateway.api.responses.schema import (
     ResponseInputTokens,
     ResponsesRequest,
 )
-from serving.gateway.api.responses.translate import SEALED_REASONING, ResponsesChat, as_chat, input_ids, responses_order
+from serving.gateway.api.responses.translate import SEALED_REASONING, as_chat, input_ids, responses_order
 from serving.gateway.api.routes import RouteServices, json_response, request_body
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import prepare_chat_order
@@ -57,16 +58,18 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         """Create a response to text or items, by OpenAI's Responses API."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
-        earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
+        found = await _conversation(endpoint, shelf, request, body)
+        asked, text = found.asked, found.text
         with asked.words.spoken():
             order = await endpoint.translated(
                 request,
                 lambda: responses_order(body, asked, model, settings, tenant, text),
                 long=wants_grammar(asked.chat),
             )
+        order = await hinted_response(endpoint, request, body, found, order)
         stored = body.store is not False and shelf.keeps
-        items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
-        keeper = ResponseKeeper(shelf, tenant.namespace, items)
+        items = [*found.earlier, *kept_items(found.given, item_stem(order.response_id))] if stored else []
+        keeper = ResponseKeeper(shelf, tenant.namespace, items, found.root)
         sealed = SEALED_REASONING in (body.include or ())
         frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take, asked.names, asked.compacts)
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
@@ -79,9 +82,9 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
     async def input_tokens(request: Request) -> Response:
         """Count the tokens of a conversation, as the same request to /v1/responses would."""
         body = await endpoint.read(request, ResponsesRequest)
-        _, _, asked, text = await _conversation(endpoint, shelf, request, body)
-        with asked.words.spoken():
-            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, text))
+        found = await _conversation(endpoint, shelf, request, body)
+        with found.asked.words.spoken():
+            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, found.text))
         return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     @router.post("/responses/compact", include_in_schema=False)
@@ -94,19 +97,20 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
 
 async def _conversation(
     endpoint: RouteServices, shelf: ResponseShelf, request: Request, body: ResponsesRequest
-) -> tuple[list[dict[str, Any]], str | list[object], ResponsesChat, Rendered]:
-    """Items of the conversation before a request, its input, the equivalent chat, and its prompt."""
+) -> Conversation:
+    """The conversation of a request, with what is kept of it."""
     namespace, model, settings = tenant_of(request).namespace, endpoint.model, endpoint.settings
-    earlier = []
+    root, earlier = "", []
     if (last := body.previous_response_id) is not None:
-        earlier = (await shelf.find(namespace, last, "previous_response_id")).conversation
+        kept = await shelf.find(namespace, last, "previous_response_id")
+        root, earlier = kept.first, kept.conversation
     given = await shelf.resolve(namespace, body.input)
     asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
     with asked.words.spoken():
         ignored = ignored_in_tools(asked.chat)
         request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]
         rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
-        return earlier, given, asked, await render_chat(model, rendering)
+        return Conversation(root, earlier, given, asked, await render_chat(model, rendering))
 
 
 # The routes of stored responses: read one, list its input items, delete it.
