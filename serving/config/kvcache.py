@@ -67,6 +67,25 @@ class KvCacheConfig:
     drain_s: float = key(
         "how long a leaving server may take to migrate its blocks to the others [s]", default=20.0, low=0.0, high=3600
     )
+    retain_share: float = key(
+        "share of a memory server's memory that sessions may claim; claimed blocks leave it after all others",
+        default=0.5,
+        low=0.0,
+        high=1.0,
+    )
+    pin_share: float = key(
+        "share of a memory server's memory that sessions may pin: no request gets that room",
+        default=0.0,
+        low=0.0,
+        high=0.9,
+    )
+    max_ttl_s: float = key(
+        "longest time from a claim to its end, however often it is renewed [s]", default=3600.0, low=0.0
+    )
+    sessions: int = key(
+        "sessions of a namespace whose claims a memory server keeps; the oldest is forgotten", default=10_000, low=1
+    )
+    branches: int = key("branches of a session, likewise", default=16, low=1, high=1024)
     directory: str = key(
         "where the hash ring, namespaces and quotas are stored: `embedded`, or a `redis://` address",
         default="embedded",

@@ -4,6 +4,7 @@ A *claim* protects the blocks of a session until a deadline; an *action* changes
 Both only change order, place and time: no output depends on them.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
@@ -42,6 +43,29 @@ class SequenceClaim(Struct, frozen=True, gc=False):
     spans: tuple[ClaimSpan, ...] = ()
 
 
+class ClaimedBlocks(Struct, frozen=True, gc=False, array_like=True):
+    """Claim of these blocks of a chain, in its order."""
+
+    kind: ClaimKind
+    ttl_s: float
+    hashes: tuple[BlockHash, ...]
+
+
+class BlockClaim(Struct, frozen=True, gc=False, array_like=True):
+    """A `SequenceClaim` with the blocks that it covers, from an instance to memory servers.
+
+    Args:
+        leaf: identifies the sequence. Claims of one leaf add up; another leaf of the branch supersedes it: blocks that
+            only the older leaf claims leave first from then on.
+        runs: no block twice. Empty = nothing of the leaf is on this server.
+    """
+
+    session: str
+    branch: str
+    leaf: str
+    runs: tuple[ClaimedBlocks, ...] = ()
+
+
 class HintVerb(Enum):
     """What an action does."""
 
@@ -55,12 +79,14 @@ class HintVerb(Enum):
     PREFETCH = "prefetch"
 
 
-class HintAction(Struct, frozen=True, gc=False):
+class HintAction(Struct, frozen=True, gc=False, array_like=True):
     """One action on a session's blocks, or on named ones.
 
     Args:
         branch: None = all branches of the session.
-        hashes: the blocks; empty = those that the session claims.
+        hashes: the blocks; empty = those that the session claims. Without a session, `RETAIN` and `PIN` claim them for
+            the namespace as a whole.
+        ttl_s: of `RETAIN` and `PIN`; bounded by the server.
     """
 
     verb: HintVerb
@@ -83,10 +109,56 @@ class HintStatus(Enum):
     """No such session, or none of its blocks are here."""
 
 
-class HintOutcome(Struct, frozen=True, gc=False):
+class HintOutcome(Struct, frozen=True, gc=False, array_like=True):
     """Result of an action on one server: `blocks` of `wanted` blocks. `reason` is set if it was rejected or clipped."""
 
     status: HintStatus
     blocks: int = 0
     wanted: int = 0
     reason: str = ""
+
+
+_ORDER = (HintStatus.CLIPPED, HintStatus.DEFERRED, HintStatus.REJECTED, HintStatus.ACCEPTED)
+
+
+def combined(outcomes: Iterable[HintOutcome]) -> HintOutcome:
+    """Result of one action over all servers; `MISSING` only if it is missing everywhere."""
+    found = [one for one in outcomes if one.status is not HintStatus.MISSING]
+    status = next((status for status in _ORDER if any(one.status is status for one in found)), HintStatus.MISSING)
+    reason = next((one.reason for one in found if one.status is status), "")
+    return HintOutcome(status, sum(one.blocks for one in found), sum(one.wanted for one in found), reason)
+
+
+class SessionFacts(Struct, frozen=True, gc=False, array_like=True):
+    """One session of a namespace, on one server or over all.
+
+    Args:
+        dram_bytes, ssd_bytes: of its blocks, where readers would find them.
+        left_s: until its last deadline; 0 = its claims have ended.
+        outcome: of the latest claim or action, as text.
+    """
+
+    session: str
+    branches: tuple[str, ...]
+    dram_bytes: int
+    ssd_bytes: int
+    left_s: float
+    outcome: str
+
+
+def merged_sessions(listings: Iterable[Iterable[SessionFacts]]) -> list[SessionFacts]:
+    """The sessions of several servers, each once: bytes are added up, the latest deadline counts."""
+    merged: dict[str, SessionFacts] = {}
+    for one in (facts for listing in listings for facts in listing):
+        known = merged.get(one.session)
+        if known is not None:
+            one = SessionFacts(
+                one.session,
+                tuple(dict.fromkeys((*known.branches, *one.branches))),
+                known.dram_bytes + one.dram_bytes,
+                known.ssd_bytes + one.ssd_bytes,
+                max(known.left_s, one.left_s),
+                one.outcome or known.outcome,
+            )
+        merged[one.session] = one
+    return list(merged.values())

@@ -111,6 +111,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
+        claim: what of its KV to keep in the pool, and for how long; None = nothing. It changes no output.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
         claim: what its session claims of its blocks in the KV-cache pool; None = it names no session.
     """

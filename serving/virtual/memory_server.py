@@ -13,10 +13,11 @@ from serving.ids import NodeId
 from serving.kvpool.core.entry import LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.inventory import SLABS
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
-from serving.kvpool.core.server_settings import water_marks
+from serving.kvpool.core.server_settings import claim_settings, water_marks
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import QUANTUM
 from serving.kvpool.core.ssd_restore import KeptFile
+from serving.values.kv_hints import BlockClaim, HintOutcome
 from serving.values.pool_view import ServerRecord, ServerState
 from serving.virtual.memory_values import PoolCounters
 
@@ -52,6 +53,7 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
         eviction=config.eviction,
         lease_s=config.lease_s,
         write_lease_s=config.write_lease_s,
+        claims=claim_settings(config),
     )
 
 
@@ -95,6 +97,10 @@ class VirtualServer:
         if shelf is None:
             shelf = self._shelves[namespace] = self.manager.shelf(Space(namespace, LAYOUT))
         return shelf
+
+    def claim(self, namespace: str, claim: BlockClaim, now: float) -> HintOutcome:
+        """Claim blocks for a session."""
+        return self.manager.claims.claim(Space(namespace, LAYOUT), claim, now)
 
     # Disk
 

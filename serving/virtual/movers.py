@@ -105,4 +105,6 @@ class VirtualMovers:
         report = self._pool.store(order.namespace, order.hashes, self._client(instance), self._network.now)
         self.stored += report.stored * self._block_bytes
         self.sent += len(order.hashes) * self._block_bytes
+        if order.claim is not None:
+            self._pool.claim(order.namespace, order.claim, self._network.now)
         done(order)

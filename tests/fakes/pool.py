@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from serving.ids import BlockHash, BlockId
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import GONE, FetchedRows
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.fakes.executor import FakeExecutor
@@ -15,6 +16,7 @@ class FakePool:
         self.blocks: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
         self.drafts: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
         """Their part in the draft layer, which also depends on the token after a block."""
+        self.claims: list[tuple[str, BlockClaim]] = []
 
 
 class FakeContextCache:
@@ -80,3 +82,9 @@ class FakeContextCache:
             self.pool.drafts.setdefault((namespace, prefix_hash), tuple(self.executor.draft_arena[block]))
             present += known is not content
         return StoreReport(stored=len(blocks) - present, present=present)
+
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        """Keep the claims, and assert that their blocks were stored."""
+        for claim in claims:
+            assert all((namespace, hash) in self.pool.blocks for run in claim.runs for hash in run.hashes)
+            self.pool.claims.append((namespace, claim))

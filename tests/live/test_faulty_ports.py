@@ -16,6 +16,7 @@ from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.core.ports import GroupExecutor
 from serving.instance.live.faulty_ports import FaultyCache, FaultyPorts, FaultyTransport, LastingSteps
 from serving.values.instances import InstancePlace
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.step_plan import StepPlan, StepResult
@@ -79,6 +80,9 @@ class Cache:
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
         self.calls += 1
         return StoreReport(stored=len(hashes))
+
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        self.calls += 1
 
     def facts(self) -> dict[str, Any]:
         return {"calls": self.calls}

@@ -349,9 +349,9 @@ class InstanceEngine:
             self._hold(sequence, accepted, outcome, now)
             return
         self._out.append(tokens_event(sequence, accepted, outcome, drafts))
-        if len(accepted.tokens) > 1:
-            self._note_full(sequence)
+        self._note_full(sequence)  # several tokens may have filled another block
         if accepted.finish_reason is not None:
+            self._pool.claim(sequence)
             self._leave_batch(sequence)
         elif sequence.phase is SequencePhase.PREFILLING:
             sequence.advance(PhaseEvent.PROMPT_DONE)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from serving.ids import BlockHash, BlockId, SequenceId
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.news import Adopted, Leaving, Lost, Refused, Tokens, Value
 from serving.values.orders import Order, Release
@@ -174,12 +175,17 @@ class FetchOrder(Value, frozen=True, gc=False):
 
 
 class StoreOrder(Value, frozen=True, gc=False):
-    """Publish these full blocks in the KV-cache pool, in any order, then report `StoreDone`."""
+    """Publish these full blocks in the KV-cache pool, in any order, then claim, then report `StoreDone`.
+
+    Args:
+        claim: of these blocks and others of the same sequence that were ordered before; None = nothing to claim.
+    """
 
     order_id: int
     namespace: str
     hashes: tuple[BlockHash, ...]
     blocks: tuple[BlockId, ...]
+    claim: BlockClaim | None = None
 
 
 class Run(Value, frozen=True, gc=False):

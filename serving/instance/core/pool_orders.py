@@ -13,6 +13,7 @@ from serving.instance.core.events import FetchOrder, StoreOrder
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.settings import EngineSettings
+from serving.values.kv_hints import BlockClaim, ClaimedBlocks
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import PoolUse
 
@@ -79,8 +80,36 @@ class PoolOrders:
             tokens = min(tokens, len(sequence.spec.prompt))
         first = sequence.num_stored
         full = min(tokens // self._blocks.block_tokens, len(sequence.hashes))
-        if full <= first:
+        if full > first:
+            self._store(sequence, first, full)
+        if (
+            sequence.spec.claim is not None
+            and sequence.num_claimed < 0
+            and sequence.num_computed >= sequence.prompt_tokens
+        ):
+            self.claim(sequence)
+
+    def claim(self, sequence: LiveSequence) -> None:
+        """Claim the blocks stored so far for the sequence's session: once its prompt is computed, and at its end.
+
+        Rows that were claimed before are renewed. Skipped blocks are claimed as well, in case another instance has
+        stored them.
+        """
+        claim = sequence.spec.claim
+        if claim is None or not self._settings.pool:
             return
+        runs: list[ClaimedBlocks] = []
+        at, end = max(0, sequence.num_claimed), min(sequence.num_stored, len(sequence.hashes))
+        for span in claim.spans:
+            until = min(end, span.tokens // self._blocks.block_tokens) if span.tokens else end
+            if until > at:
+                runs.append(ClaimedBlocks(span.kind, span.ttl_s, tuple(self._blocks.run(sequence, at, until)[0])))
+                at = until
+        sequence.num_claimed = at
+        order = BlockClaim(claim.session, claim.branch, sequence.sequence_id, tuple(runs))
+        self._order(sequence.spec.namespace, (), (), order)
+
+    def _store(self, sequence: LiveSequence, first: int, full: int) -> None:
         sequence.num_stored = full
         hashes, blocks = self._blocks.run(sequence, first, full)
         room = max(0, self._settings.max_store_blocks - self.pinned_blocks)
@@ -118,13 +147,19 @@ class PoolOrders:
         while len(self._skipped) > self._blocks.pool.num_blocks:
             del self._skipped[next(iter(self._skipped))]
 
-    def _order(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> None:
+    def _order(
+        self,
+        namespace: str,
+        hashes: Sequence[BlockHash],
+        blocks: Sequence[BlockId],
+        claim: BlockClaim | None = None,
+    ) -> None:
         self._orders += 1
         pinned = tuple(blocks)
         self._blocks.pool.retain(pinned)
         self._pinned[self._orders] = pinned
         self.pinned_blocks += len(pinned)
-        self._new.append(StoreOrder(self._orders, namespace, tuple(hashes), pinned))
+        self._new.append(StoreOrder(self._orders, namespace, tuple(hashes), pinned, claim))
 
     def take_stores(self) -> tuple[StoreOrder, ...]:
         """Commands since the last call. Effects: empties the list."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from serving.ids import BlockHash, BlockId
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
@@ -103,4 +104,8 @@ class ContextCache(Protocol):
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
         """Publish full, computed blocks; their bytes must not change during the call."""
+        ...
+
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        """Claim stored blocks for sessions. In the thread of the stores, after those that it concerns."""
         ...

@@ -213,6 +213,7 @@ class LiveSequence:
         "masked_from",
         "masked_tokens",
         "next_full",
+        "num_claimed",
         "num_computed",
         "num_published",
         "num_slid",
@@ -268,6 +269,7 @@ class LiveSequence:
         self.num_published = 0  # leading blocks that no longer need publishing
         self.next_full = 0  # computed tokens from which on another block may be full
         self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
+        self.num_claimed = -1  # leading rows that were claimed for the session; -1 = no claim was made
         self.num_slid = 0  # leading rows of the table without their sliding blocks
         self.pool_use: PoolUse | None = None
         """The pool's result at the first admission; None without a pool or a lookup."""

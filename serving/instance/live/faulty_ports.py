@@ -18,6 +18,7 @@ from serving.instance.core.ports import GroupExecutor, KvTransport, PreparingExe
 from serving.instance.live.compute import InstanceCache
 from serving.instance.live.ub_transport import LinkFaults
 from serving.values.instances import InstancePlace
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
@@ -140,6 +141,11 @@ class FaultyCache:
         """Store as `ContextCache.store`, with the link's delay."""
         self._delay()
         return self._inner.store(namespace, hashes, blocks)
+
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        """Claim as `ContextCache.claim`, with the link's delay."""
+        self._delay()
+        self._inner.claim(namespace, claims)
 
     def facts(self) -> dict[str, Any]:
         """See `InstanceCache.facts`."""

@@ -150,8 +150,12 @@ class PoolWorker:
         hashes = [prefix_hash for order in batch for prefix_hash in order.hashes]
         blocks = [block for order in batch for block in order.blocks]
         try:
-            self._cache.store(batch[0].namespace, hashes, blocks)
+            if hashes:
+                self._cache.store(batch[0].namespace, hashes, blocks)
         except Exception:
             logger.exception("storing %d blocks failed unexpectedly; they are dropped", len(blocks))
+        claims = [order.claim for order in batch if order.claim is not None]
+        if claims:
+            self._cache.claim(batch[0].namespace, claims)
         for order in batch:
             self._post(StoreDone(order.order_id))

@@ -15,6 +15,7 @@ from serving.config.simulated_cost import AccountedKv
 from serving.ids import BlockHash, BlockId
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
@@ -176,6 +177,10 @@ class TimedCache:
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
         """Store as `PoolContextCache.store`, without simulated time, since no step waits for it."""
         return self._inner.store(namespace, hashes, blocks)
+
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        """See `ContextCache.claim`."""
+        self._inner.claim(namespace, claims)
 
     def facts(self) -> dict[str, Any]:
         """See `PoolContextCache.facts`; with accounted bytes."""

@@ -139,6 +139,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         writer: the client that writes it; None once it is committed.
         leaving: the running spill frees its extent at the end.
         used_since: it was used since that spill started.
+        claims: runs of claimed blocks that have it. guards: those that keep it in memory; see `guards.py`.
         leases: number of clients that lease it. holders: processes that hold it; None = none, the usual case.
     """
 
@@ -164,6 +165,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     holders: set[int] | None = None
     last_use: float = 0.0
     hits: int = 0
+    claims: int = 0
+    guards: int = 0
 
     @property
     def pinned(self) -> bool:

@@ -10,8 +10,11 @@ caller puts them back with `put_back`. A pinned entry thus costs one visit, not 
     cost    evicts the entry with the lowest uses x cost / size (GreedyDual-Size-Frequency), aged by earlier evictions
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from math import inf
 from typing import Protocol
 
 from serving.errors import LedgerError
@@ -23,8 +26,8 @@ Rank = tuple[float, int]
 class EvictionPolicy(Protocol):
     """The order in which entries are evicted; an entry is named by its version.
 
-    Unknown versions are ignored by `touch`, `remove` and `put_back`. A version that was set aside stays known, but
-    takes no part in the order until it is put back, or used under a policy for which use counts.
+    Unknown versions are ignored by `touch`, `cool`, `remove` and `put_back`. A version that was set aside stays known,
+    but takes no part in the order until it is put back, or used under a policy for which use counts.
     """
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
@@ -35,6 +38,9 @@ class EvictionPolicy(Protocol):
 
     def use(self, version: int) -> None:
         """The same as `touch` of one version."""
+
+    def cool(self, version: int) -> None:
+        """Move a version to the cold end, behind those that were cooled before: it leaves next unless it is used."""
 
     def remove(self, version: int) -> None:
         """Remove a version."""
@@ -58,6 +64,7 @@ class EvictionPolicy(Protocol):
         """Whether the version is known."""
 
 
+_COLDEST = -(1 << 52)
 _SWEEP_AT = 1024
 """Minimum number of places in a log before void ones are swept."""
 
@@ -68,9 +75,11 @@ class QueueOrder:
     The queue is a log of insertions and uses. Only the latest place of a version counts; its earlier ones are void:
 
         log     [ 4 | 7 | 4 | 9 | 7 ]       order: 4, 9, 7
+
+    Cooled versions are in a list of their own, before the queue; their places count up from far below zero.
     """
 
-    __slots__ = ("_aside", "_front", "_log", "_moves", "_place", "_sweep_at")
+    __slots__ = ("_aside", "_cold", "_cooled", "_front", "_log", "_moves", "_place", "_sweep_at")
 
     def __init__(self, moves: bool) -> None:
         """
@@ -82,13 +91,15 @@ class QueueOrder:
         self._front = 0  # no version in the order has a place before this
         self._place: dict[int, int] = {}  # version -> its place in the log
         self._aside: dict[int, int] = {}  # the same of versions that were set aside
+        self._cold: OrderedDict[int, int] = OrderedDict()  # the same of cooled ones
+        self._cooled = _COLDEST
         self._sweep_at = _SWEEP_AT
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
         del nbytes, cost
         place = len(self._log)
-        if self._place.setdefault(version, place) != place or version in self._aside:
+        if self._place.setdefault(version, place) != place or version in self._aside or version in self._cold:
             raise LedgerError(f"version {version} ordered twice")
         self._log.append(version)
         if place > self._sweep_at:
@@ -100,20 +111,31 @@ class QueueOrder:
             self.use(version)
 
     def use(self, version: int) -> None:
-        if not self._moves or (version not in self._place and self._aside.pop(version, None) is None):
+        if not self._moves:
             return
+        if version not in self._place and self._aside.pop(version, None) is None:
+            if self._cold.pop(version, None) is None:
+                return
         self._place[version] = place = len(self._log)
         self._log.append(version)
         if place > self._sweep_at:
             self._sweep()
 
+    def cool(self, version: int) -> None:
+        if version in self:
+            self.remove(version)
+            self._cooled += 1
+            self._cold[version] = self._cooled
+
     def remove(self, version: int) -> None:
-        if self._place.pop(version, None) is None:
-            self._aside.pop(version, None)
+        if self._place.pop(version, None) is None and self._aside.pop(version, None) is None:
+            self._cold.pop(version, None)
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
         places, log = self._place, self._log
-        found: list[int] = []
+        found: list[int] = self._coolest(limit, usable) if self._cold else []
+        if len(found) >= limit:
+            return found
         at = self._front
         while at < len(log):
             version = log[at]
@@ -129,27 +151,39 @@ class QueueOrder:
                 self._front = at
         return found
 
+    def _coolest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
+        found: list[int] = []
+        while chunk := list(islice(self._cold, len(found), limit)):
+            for version in chunk:
+                if usable(version):
+                    found.append(version)
+                else:
+                    self._aside[version] = self._cold.pop(version)
+        return found
+
     def first(self, usable: Callable[[int], bool]) -> int | None:
         return next(iter(self.coldest(1, usable)), None)
 
     def put_back(self, version: int) -> None:
         place = self._aside.pop(version, None)
-        if place is not None:
+        if place is not None and place < 0:
+            self._cold[version] = place
+        elif place is not None:
             self._place[version] = place
             self._front = min(self._front, place)
 
     def rank(self, version: int) -> Rank:
         """See `EvictionPolicy`. Raises: LedgerError if it is not there."""
-        place = self._place.get(version, self._aside.get(version))
+        place = self._place.get(version, self._aside.get(version, self._cold.get(version)))
         if place is None:
             raise LedgerError(f"version {version} is not in the order")
         return (place, version)
 
     def __len__(self) -> int:
-        return len(self._place) + len(self._aside)
+        return len(self._place) + len(self._aside) + len(self._cold)
 
     def __contains__(self, version: object) -> bool:
-        return version in self._place or version in self._aside
+        return version in self._place or version in self._aside or version in self._cold
 
     def _sweep(self) -> None:
         """Drop the void places. Places change, their order does not."""
@@ -225,6 +259,13 @@ class HeapOrder:
 
     def use(self, version: int) -> None:
         self.touch((version,))
+
+    def cool(self, version: int) -> None:
+        item = self._known.get(version)
+        if item is not None:
+            self._clock += 1
+            item.rank, item.born, item.aside = (-inf, self._clock), self._clock, False
+            heappush(self._heap, (item.rank, version, item.born))
 
     def remove(self, version: int) -> None:
         """See `EvictionPolicy`. Its item in the heap is dropped when it surfaces, or when too many are outdated."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from serving.kvpool.core.entry import Entry, Kind
 from serving.kvpool.core.eviction import Rank
+from serving.kvpool.core.guards import PIN
 from serving.kvpool.core.inventory import Inventory
-from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.slab_allocator import Span
 from serving.kvpool.core.spills import Spills, SpillStart
 
@@ -27,7 +27,7 @@ from serving.kvpool.core.spills import Spills, SpillStart
 # not the coldest of all make a window worse than any window without.
 
 Heat = tuple[int, Rank]
-"""0 = empty, 1 = context, 2 = a model that should stay; then the rank of the hottest entry."""
+"""0 = empty, 1 = context, 2 = a model or a claimed entry that should stay; then the rank of the hottest entry."""
 
 _EMPTY: Heat = (0, (0.0, 0))
 
@@ -113,9 +113,9 @@ class RunSearch:
             entry = inventory.at.get(offset)
             if entry is None:
                 continue
-            if entry.pinned:
+            if entry.pinned or entry.guards >= PIN:
                 return None
-            stays = entry.kind is Kind.MODEL and entry.version != self._coldest
+            stays = entry.guards or (entry.kind is Kind.MODEL and entry.version != self._coldest)
             heat = max(heat, (2 if stays else 1, inventory.policy.rank(entry.version)))
         return heat
 
@@ -132,6 +132,10 @@ _CLEARING_S = 2.0
 """For so long no entry is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
 
 
+def _movable(entry: Entry) -> bool:
+    return entry.in_dram and not entry.pinned
+
+
 class Evictor:
     """Makes room in DRAM."""
 
@@ -139,6 +143,7 @@ class Evictor:
         self._inventory = inventory
         self._allocator = inventory.allocator
         self._policy = inventory.policy
+        self._guards = inventory.guards
         self._by_version = inventory.by_version
         self._ssd_bytes = inventory.settings.ssd_bytes
         self._spills = spills
@@ -152,10 +157,35 @@ class Evictor:
     # On demand
 
     def extent(self, nbytes: int, now: float) -> int | None:
-        """An extent for an object; may evict entries and start spills.
+        """An extent for an object; may evict entries and start spills. Claimed entries leave if no others can.
 
         Returns: its offset; None if there is no room now, though there may be soon.
         """
+        offset = self._unclaimed(nbytes, now)
+        if offset is None and self._guards.retained_bytes:
+            offset = self._claimed(nbytes, now)
+        return offset
+
+    def _claimed(self, nbytes: int, now: float) -> int | None:
+        """An extent of the retained entry that leaves first, if one can leave at once."""
+        allocator = self._allocator
+        block = allocator.block_bytes(nbytes)
+
+        def fits(entry: Entry) -> bool:
+            if not entry.in_dram or entry.pinned or not self._leaves_at_once(entry):
+                return False
+            span = allocator.span_at(entry.offset)
+            return span.block_bytes == block and not span.closed
+
+        entry = self._guards.give_up(fits)
+        if entry is not None:
+            self._inventory.leave_dram(entry)
+            return allocator.allocate(nbytes)
+        if self._policy.first(self._may_leave) is None and self._guards.give_up(_movable) is not None:
+            return self._unclaimed(nbytes, now)  # starts to write or to clear, as for any other entry
+        return None
+
+    def _unclaimed(self, nbytes: int, now: float) -> int | None:
         offset = self._allocator.allocate(nbytes)
         if offset is None:
             offset = self._hand_over(nbytes)
@@ -258,7 +288,7 @@ class Evictor:
 
     def _go_on_clearing(self) -> None:
         for entry in self._entries_in(self._clearing):
-            if not entry.pinned and self._evict(entry) is SpillStart.BUSY:
+            if not entry.pinned and entry.guards < PIN and self._evict(entry) is SpillStart.BUSY:
                 return
 
     def _end_clearing(self) -> None:
@@ -288,7 +318,7 @@ class Evictor:
         self._relieving = True
         budget = _EVICTIONS_PER_TICK
         while self._filled() > self._low and budget > 0:
-            entry = next(iter(self._coldest(1)), None)
+            entry = next(iter(self._coldest(1)), None) or self._guards.give_up(_movable)
             if entry is None or self._evict(entry) is SpillStart.BUSY:
                 break
             budget -= 1
@@ -309,7 +339,13 @@ class Evictor:
     def _may_leave(self, version: int) -> bool:
         entry = self._by_version[version]
         return not (  # `pinned`, spelled out: this is asked more often than anything else
-            entry.leases or entry.holders or entry.spilling or entry.loading or entry.hidden or entry.writer is not None
+            entry.leases
+            or entry.guards
+            or entry.holders
+            or entry.spilling
+            or entry.loading
+            or entry.hidden
+            or entry.writer is not None
         )
 
     def _entries_in(self, spans: Iterable[Span]) -> list[Entry]:
@@ -325,45 +361,3 @@ class Evictor:
         if start is SpillStart.NO_ROOM:
             self._inventory.leave_dram(entry)
         return start
-
-
-# Quotas: a namespace's own entries leave both tiers, whatever room there is.
-
-
-def quota_room(inventory: Inventory, account: Account, nbytes: int) -> bool:
-    """Let a namespace have `nbytes` more, by evicting its own entries from both tiers, oldest first.
-
-    No entry is evicted unless that succeeds.
-    """
-    lacking = account.lacks(nbytes)
-    if not lacking:
-        return True
-    if nbytes > account.quota_bytes:
-        return False
-    victims: list[Entry] = []
-    by_version = inventory.by_version
-    for version in account.order:
-        entry = by_version[version]
-        if not entry.pinned:
-            victims.append(entry)
-            lacking -= entry.nbytes * (entry.in_dram + entry.on_ssd)
-            if lacking <= 0:
-                break
-    if lacking > 0:
-        return False
-    for entry in victims:
-        inventory.counters.evicted_by_quota += 1
-        inventory.hide(entry)
-    return True
-
-
-def trim_to_quotas(inventory: Inventory) -> None:
-    """Let namespaces whose quota was lowered shrink to it."""
-    for account in inventory.accounts.over():
-        for version in list(account.order):
-            entry = inventory.by_version[version]
-            if not account.over_bytes:
-                break
-            if not entry.pinned:
-                inventory.counters.evicted_by_quota += 1
-                inventory.hide(entry)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, Kind, Order, Space, Unlink
 from serving.kvpool.core.eviction import make_policy
+from serving.kvpool.core.guards import Guards
 from serving.kvpool.core.leases import LeaseBook, ReservationBook
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.quotas import Account, AccountBook
@@ -45,7 +46,11 @@ class Inventory:
         self.orders: list[Order] = []
         self.by_version: dict[int, Entry] = {}
         self.at: dict[int, Entry] = {}  # offset -> the entry whose extent begins there
-        self.ssd_order: OrderedDict[int, Entry] = OrderedDict()  # entries on SSD, the one used longest ago first
+        # Entries on SSD, the one used longest ago first: those that nobody claims, and the others.
+        self.ssd_order: OrderedDict[int, Entry] = OrderedDict()
+        self.ssd_claimed: OrderedDict[int, Entry] = OrderedDict()
+        hooks = (self._unguarded, self._cool, self._reorder)
+        self.guards = Guards(settings.claims, self.allocator.capacity_bytes, self.counters, self.by_version, *hooks)
         self.ssd_used_bytes = 0
         self.shown = 0  # entries that lookups find
         self.hidden = 0
@@ -127,7 +132,7 @@ class Inventory:
         """Count an entry as on SSD: its file is complete. Its bytes were counted at the start of the write."""
         entry.on_ssd = True
         entry.account.ssd_bytes += entry.nbytes
-        self.ssd_order[entry.version] = entry
+        self.ssd_order_of(entry)[entry.version] = entry
         if not entry.in_dram:
             entry.answer = None
 
@@ -146,13 +151,12 @@ class Inventory:
 
     def touch(self, entries: Sequence[Entry], now: float) -> None:
         """These were used; the last of them counts as used last."""
-        ssd_order = self.ssd_order
         for entry in entries:
             entry.last_use = now
             if entry.account.quota_bytes:
                 entry.account.order.move_to_end(entry.version)
             if entry.on_ssd:
-                ssd_order.move_to_end(entry.version)
+                self.ssd_order_of(entry).move_to_end(entry.version)
             elif entry.spilling:
                 entry.used_since = True
         self.policy.touch([entry.version for entry in entries])
@@ -163,7 +167,7 @@ class Inventory:
         if entry.account.quota_bytes:
             entry.account.order.move_to_end(entry.version)
         if entry.on_ssd:
-            self.ssd_order.move_to_end(entry.version)
+            self.ssd_order_of(entry).move_to_end(entry.version)
         elif entry.spilling:
             entry.used_since = True
         self.policy.use(entry.version)
@@ -172,8 +176,28 @@ class Inventory:
         """Note the end of a use that kept an entry's extent."""
         if entry.hidden:
             self._settle(entry)
-        elif entry.in_dram and not entry.pinned:
+        elif entry.in_dram and not entry.guards and not entry.pinned:
             self.policy.put_back(entry.version)
+
+    # Claims
+
+    def ssd_order_of(self, entry: Entry) -> OrderedDict[int, Entry]:
+        """The one of the two orders on SSD that an entry belongs to."""
+        return self.ssd_claimed if entry.claims else self.ssd_order
+
+    def _unguarded(self, entry: Entry) -> None:
+        if entry.in_dram and not entry.pinned:
+            self.policy.put_back(entry.version)
+
+    def _cool(self, entry: Entry) -> None:
+        self.policy.cool(entry.version)
+        if entry.on_ssd:
+            self.ssd_order.move_to_end(entry.version, last=False)
+
+    def _reorder(self, entry: Entry) -> None:
+        if entry.on_ssd:
+            (self.ssd_order if entry.claims else self.ssd_claimed).pop(entry.version)
+            self.ssd_order_of(entry)[entry.version] = entry
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
         """See `AccountBook`. An account without a quota does not follow uses, so a new quota builds its order again."""
@@ -267,12 +291,14 @@ class Inventory:
             entry.account.order.pop(entry.version, None)
             if entry.kind is Kind.MODEL:
                 del self.models[entry.version]
+            if entry.claims:
+                self.guards.gone(entry)
         entry.shown, entry.answer = False, None
 
     def _unfile(self, entry: Entry) -> None:
         entry.on_ssd = False
         entry.account.ssd_bytes -= entry.nbytes
-        del self.ssd_order[entry.version]
+        del self.ssd_order_of(entry)[entry.version]
         self.unlink(entry)
 
     def _settle(self, entry: Entry) -> None:

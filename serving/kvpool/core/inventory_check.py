@@ -126,7 +126,8 @@ def _check_orders(inventory: Inventory) -> None:
     movable = {v for v, e in inventory.by_version.items() if e.in_dram and not e.hidden}
     if len(inventory.policy) != len(movable) or any(version not in inventory.policy for version in movable):
         raise LedgerError("the order of eviction does not have exactly the entries in DRAM")
-    if set(inventory.ssd_order) != {v for v, e in inventory.by_version.items() if e.on_ssd}:
+    on_ssd = {v: bool(e.claims) for v, e in inventory.by_version.items() if e.on_ssd}
+    if {**dict.fromkeys(inventory.ssd_order, False), **dict.fromkeys(inventory.ssd_claimed, True)} != on_ssd:
         raise LedgerError("the order of the SSD tier does not have exactly the entries on SSD")
 
 

@@ -33,6 +33,10 @@ def ledger_answer(manager: MemoryManager, message: m.Message, client: int, now: 
         return m.Committed(ok)
     if isinstance(message, m.Drop):
         return m.Committed(tuple([manager.remove(version, now) for version in message.versions]))
+    if isinstance(message, m.Claim):
+        return m.Hinted(tuple([manager.claims.claim(message.space, claim, now) for claim in message.claims]))
+    if isinstance(message, m.Hint):
+        return m.Hinted(tuple([manager.claims.hint(message.namespace, action, now) for action in message.actions]))
     if isinstance(message, m.ReleaseLeases):
         manager.release(message.versions, client, now)
     elif isinstance(message, m.Promote):

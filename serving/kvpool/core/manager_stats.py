@@ -22,6 +22,8 @@ class Counters:
         distrusted: entries removed for wrong bytes. moved: removed after a move to another server.
         deleted: entries removed with their namespace.
         leases_expired, reservations_expired: expired instead of released by their client.
+        claims_broken: claimed entries that lost their protection because an allocation found no other room.
+        superseded_bytes: of entries that nobody claims since a newer leaf of their session lacks them.
     """
 
     lookups: int = 0
@@ -46,6 +48,8 @@ class Counters:
     deleted: int = 0
     leases_expired: int = 0
     reservations_expired: int = 0
+    claims_broken: int = 0
+    superseded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class ManagerStats:
         leased, held: entries in use by readers, entries mapped by processes.
         writing, spilling, loading, waiting: entries reserved, on their way to SSD, from SSD, waiting for a load.
         hidden: entries that no lookup finds any more, whose extents are still in use.
+        retained_bytes, pinned_bytes: of entries that claims guard.
     """
 
     counters: Counters
@@ -76,3 +81,5 @@ class ManagerStats:
     loading: int
     waiting: int
     hidden: int
+    retained_bytes: int = 0
+    pinned_bytes: int = 0

@@ -8,18 +8,21 @@ entry on SSD is not removed to make room there.
 
     inventory.py   entries and their tiers        evictor.py      eviction from DRAM      leases.py    time limits
     spills.py      DRAM to SSD, SSD's own limit   promotions.py   SSD to DRAM             quotas.py    namespaces
+    claims.py      sessions and what they need    guards.py       what keeps it in DRAM
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, Unlink, view_of
-from serving.kvpool.core.evictor import Evictor, trim_to_quotas
+from serving.kvpool.core.claim_actions import Claims
+from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, view_of
+from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
 from serving.kvpool.core.promotions import Promotions
+from serving.kvpool.core.quota_room import trim_to_quotas
 from serving.kvpool.core.quotas import NamespaceUsage
 from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.shelf import Shelf
@@ -50,6 +53,8 @@ class MemoryManager:
         self._evictor = Evictor(self._inventory, self._spills)
         self._writers = Writers(self._inventory, self._evictor, self._spills)
         self._promotions = Promotions(self._inventory, self._evictor)
+        self.claims = Claims(self._inventory, self._spills, self._promotions)
+        """Claims and hints."""
         self._held = 0
         self._last_tick = float("-inf")
 
@@ -234,7 +239,8 @@ class MemoryManager:
     def next_tick(self, now: float) -> float | None:
         """When `tick` is due; None = time alone changes no state. Valid until the next call of any other method."""
         due = self._leases.next_due
-        for time in (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until):
+        others = (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until)
+        for time in (*others, self.claims.next_due):
             if time is not None and (due is None or time < due):
                 due = time
         if self._evictor.pressed or len(self._promotions) or self._spills.waiting:
@@ -279,23 +285,7 @@ class MemoryManager:
         Returns: its version; None if it is not taken over. Then the ledger orders the removal of its file, unless a
             newer copy uses the file's name: the caller removes no file itself.
         """
-        inventory = self._inventory
-        known = inventory.of(space).get(hash)
-        if self._spills.file_busy(space, hash) or (known is not None and known.on_ssd):
-            return None
-        account = inventory.accounts.of(space.namespace)
-        wanted = known is None and 0 < nbytes <= self.settings.ssd_bytes and not account.lacks(nbytes)
-        if not wanted or not self._spills.make_room(nbytes):
-            inventory.orders.append(Unlink(space, hash, kind))
-            return None
-        entry = inventory.add(space, hash, kind, nbytes, account)
-        entry.checksum = checksum
-        entry.last_use = last_use
-        inventory.ssd_used_bytes += nbytes
-        inventory.onto_ssd(entry)
-        inventory.show(entry)
-        self._counters.restored += 1
-        return entry.version
+        return self._writers.restore(space, hash, kind, nbytes, checksum, last_use)
 
     def delete_namespace(self, namespace: str, now: float) -> tuple[int, int]:
         """Hide all entries of a namespace at once; writes in progress are dropped at their commit.
@@ -308,6 +298,7 @@ class MemoryManager:
         for space in [space for space in inventory.spaces() if space.namespace == namespace]:
             for entry in list(inventory.of(space).values()):
                 inventory.hide(entry)
+        self.claims.book.drop(namespace)
         self._counters.deleted += entries
         return nbytes, entries
 
@@ -373,6 +364,8 @@ class MemoryManager:
             loading=self._promotions.under_way,
             waiting=len(self._promotions),
             hidden=inventory.hidden,
+            retained_bytes=inventory.guards.retained_bytes,
+            pinned_bytes=inventory.guards.pinned_bytes,
         )
 
     def check(self) -> None:
@@ -382,6 +375,7 @@ class MemoryManager:
         """
         check_inventory(self._inventory)
         check_flows(self._inventory, self._spills, self._promotions, self._held)
+        self.claims.check()
 
     def _expire(self, now: float) -> None:
         due = self._leases.next_due
@@ -389,6 +383,7 @@ class MemoryManager:
             for entry in self._leases.expire(now):
                 self._inventory.unpinned(entry)
             self._counters.leases_expired = self._leases.expired
+        self.claims.expire(now)
         self._writers.expire(now)
 
     def _room_may_be_free(self, now: float) -> None:

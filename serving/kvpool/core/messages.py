@@ -15,9 +15,10 @@ import msgspec
 
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Found, Grant, Kind, Space
+from serving.values.kv_hints import BlockClaim, HintAction, HintOutcome, SessionFacts
 from serving.values.pool_view import NamespaceRecord
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these frames. When to raise it: see `PROTOCOL` in `serving/wire/messages.py`."""
 MAX_BODY_BYTES = 8 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -199,6 +200,39 @@ class Drop(Message, frozen=True):
     versions: tuple[int, ...]
 
 
+class Claim(Message, frozen=True):
+    """Claim blocks for sessions, and supersede older leaves. Response: `Hinted`, one outcome per claim."""
+
+    space: Space
+    claims: tuple[BlockClaim, ...]
+
+
+class Hint(Message, frozen=True):
+    """Carry out actions on a namespace's blocks, in this order. Response: `Hinted`, one outcome per action."""
+
+    namespace: str
+    actions: tuple[HintAction, ...]
+
+
+class Hinted(Message, frozen=True):
+    """Response to `Claim` and `Hint`. Counts are of blocks on this server."""
+
+    outcomes: tuple[HintOutcome, ...]
+
+
+class AskSessions(Message, frozen=True):
+    """List a namespace's sessions, the latest claim first, at most `limit`. Response: `SessionsListed`."""
+
+    namespace: str
+    limit: int
+
+
+class SessionsListed(Message, frozen=True):
+    """Response to `AskSessions`."""
+
+    sessions: tuple[SessionFacts, ...]
+
+
 class AskUsage(Message, frozen=True, tag="Usage"):
     """Request each namespace's holdings. Response: `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
 
@@ -256,6 +290,9 @@ ToServer = (
     | Write
     | List
     | Drop
+    | Claim
+    | Hint
+    | AskSessions
     | AskUsage
     | Forget
     | SetNamespaces
@@ -269,10 +306,27 @@ ANSWERS: dict[type[Message], type[Message]] = {
     Commit: Committed,
     List: Listed,
     Drop: Committed,
+    Claim: Hinted,
+    Hint: Hinted,
+    AskSessions: SessionsListed,
 }
 """Expected type of response, for requests whose response has more information than `Done`."""
 
-ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
+ToClient = (
+    Welcome
+    | Looked
+    | Promoted
+    | Reserved
+    | Committed
+    | Chunk
+    | Written
+    | Listed
+    | Hinted
+    | SessionsListed
+    | Done
+    | Data
+    | Failed
+)
 
 encoder = msgspec.msgpack.Encoder()
 to_server: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)

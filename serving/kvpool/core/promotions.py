@@ -2,8 +2,9 @@
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entry import Entry, LoadFromSsd
-from serving.kvpool.core.evictor import Evictor, quota_room
+from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.quota_room import quota_room
 
 _TRIES = 16
 """Limit of waiting objects tried at a time, so that a large one does not block small ones, at bounded cost."""

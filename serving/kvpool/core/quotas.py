@@ -23,9 +23,10 @@ class Account:
     Attributes:
         shown: versions of its committed entries, in order of commit.
         order: the same in order of last use, the oldest first; empty without a quota, which needs no order.
+        retained_bytes, pinned_bytes: of entries that its claims guard, see `guards.py`.
     """
 
-    __slots__ = ("dram_bytes", "order", "quota_bytes", "shown", "ssd_bytes")
+    __slots__ = ("dram_bytes", "order", "pinned_bytes", "quota_bytes", "retained_bytes", "shown", "ssd_bytes")
 
     def __init__(self, quota_bytes: int = 0) -> None:
         """
@@ -35,6 +36,8 @@ class Account:
         self.quota_bytes = quota_bytes
         self.dram_bytes = 0
         self.ssd_bytes = 0
+        self.retained_bytes = 0
+        self.pinned_bytes = 0
         self.shown: dict[int, None] = {}
         # An OrderedDict, because finding the first item of a plain dict gets slow after many deletions.
         self.order: OrderedDict[int, None] = OrderedDict()

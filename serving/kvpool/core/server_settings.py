@@ -15,6 +15,24 @@ from serving.sockets.secrets import ClusterSecrets
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimSettings:
+    """Limits of claims on one memory server, see `guards.py`.
+
+    Args:
+        retain_share, pin_share: of the memory that claims of each kind may guard, 0 to 1.
+        max_ttl_s: longest time from a claim to its end, however often it is renewed.
+        sessions: of a namespace; the one whose claims are oldest is forgotten for a new one.
+        branches: of a session, likewise.
+    """
+
+    retain_share: float = 0.5
+    pin_share: float = 0.0
+    max_ttl_s: float = 3600.0
+    sessions: int = 10_000
+    branches: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class ManagerSettings:
     """Sizes and rules of one memory server.
 
@@ -32,6 +50,7 @@ class ManagerSettings:
         write_lease_s: how long a writer may take between reserve and commit.
         max_spills: maximum of concurrent writes to SSD.
         quantum: sizes are rounded up to it [bytes]; 4096 with an SSD tier, which writes whole pages.
+        claims: limits of claims.
     """
 
     capacity_bytes: int
@@ -46,6 +65,7 @@ class ManagerSettings:
     write_lease_s: float = 10.0
     max_spills: int = 64
     quantum: int = 4096
+    claims: ClaimSettings = ClaimSettings()
 
 
 # Settings of one memory server: its share of memory and disk, its address and its clients' secret.
@@ -57,6 +77,11 @@ def water_marks(config: KvCacheConfig) -> tuple[float, float]:
     Without a second tier evicted entries need no write, so early eviction has no benefit.
     """
     return (config.high_water, config.low_water) if config.ssd_mib else (1.0, 1.0)
+
+
+def claim_settings(config: KvCacheConfig) -> ClaimSettings:
+    """Limits of claims from `[kvcache]`."""
+    return ClaimSettings(config.retain_share, config.pin_share, config.max_ttl_s, config.sessions, config.branches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +100,7 @@ class ServerSettings:
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client gets `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
+        claims: limits of claims.
         reserve: allocate all memory at the start, see `UbSegment.create`.
         disk_full: returns whether to simulate a full disk, for tests; None = never.
     """
@@ -98,6 +124,7 @@ class ServerSettings:
     write_lease_s: float = 10.0
     max_connections: int = 256
     quantum: int = 4096
+    claims: ClaimSettings = ClaimSettings()
     reserve: bool = True
     disk_full: Callable[[], bool] | None = field(default=None, repr=False)
 
@@ -138,6 +165,7 @@ class ServerSettings:
             eviction=config.eviction,
             lease_s=config.lease_s,
             write_lease_s=config.write_lease_s,
+            claims=claim_settings(config),
         )
 
     def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
@@ -154,4 +182,5 @@ class ServerSettings:
             lease_s=self.lease_s,
             write_lease_s=self.write_lease_s,
             quantum=self.quantum,
+            claims=self.claims,
         )

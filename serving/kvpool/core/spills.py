@@ -5,7 +5,9 @@ a successor of a hidden entry waits until the write is complete and the removal 
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from enum import Enum
+from itertools import chain
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
@@ -38,13 +40,15 @@ class Spills:
         self._limit = inventory.settings.max_spills
         self._files: dict[tuple[Space, BlockHash], int] = {}
         self._later: OrderedDict[int, Entry] = OrderedDict()
+        self._idle: OrderedDict[int, Entry] = OrderedDict()  # claimed ones, copied while the disk has nothing to write
+        self._demoted: OrderedDict[int, float] = OrderedDict()  # version -> when it was asked to leave
         self.hanging = False
         """The disk hangs in a write: no more orders are given."""
 
     @property
     def waiting(self) -> bool:
-        """Whether a copy that write-through owes could be written now."""
-        return bool(self._later) and not self.under_way
+        """Whether a copy that is owed could be written now."""
+        return bool(self._later or self._idle or self._demoted) and not self.under_way
 
     def possible(self, entry: Entry) -> bool:
         """Whether SSD could ever take it."""
@@ -85,7 +89,7 @@ class Spills:
             return True
         victims: list[Entry] = []
         passed = 0
-        for entry in inventory.ssd_order.values():
+        for entry in chain(inventory.ssd_order.values(), inventory.ssd_claimed.values()):
             if entry.leases or entry.loading:
                 passed += 1
                 if passed > _SEARCH:
@@ -142,8 +146,40 @@ class Spills:
             if self.start(entry, leaving=False) is SpillStart.BUSY:
                 self._later[entry.version] = entry
 
+    def copy_when_idle(self, entries: Iterable[Entry]) -> None:
+        """Copy entries to SSD one by one while nothing else is written, so that they may leave memory at once."""
+        if self._ssd_bytes:
+            self._idle.update((one.version, one) for one in entries if one.in_dram and not (one.on_ssd or one.spilling))
+
+    def demote(self, entry: Entry, now: float) -> SpillStart:
+        """Move an entry from DRAM to SSD: its extent is freed once the copy is complete.
+
+        Returns: BUSY = that starts later, unless it is used until then.
+        """
+        start = SpillStart.STARTED
+        if entry.on_ssd:
+            self._inventory.leave_dram(entry)
+        else:
+            start = self.start(entry, leaving=True)
+            if start is SpillStart.BUSY:
+                self._demoted[entry.version] = now
+        return start
+
     def catch_up(self) -> None:
-        """Start spills that write-through has deferred."""
+        """Start spills that were deferred: those of write-through, of entries to demote, then of claimed entries."""
+        self._write_owed()
+        while self._demoted and self.under_way < self._limit:
+            version, since = self._demoted.popitem(last=False)
+            entry = self._inventory.visible(version)
+            if entry is not None and entry.in_dram and not entry.pinned and entry.last_use <= since:
+                self.demote(entry, since)
+        while self._idle and not self.under_way:
+            _version, entry = self._idle.popitem(last=False)
+            room = self._inventory.ssd_order or self._inventory.ssd_used_bytes + entry.nbytes <= self._ssd_bytes
+            if room and entry.claims and entry.in_dram and not (entry.on_ssd or entry.spilling or entry.hidden):
+                self.write_through(entry)
+
+    def _write_owed(self) -> None:
         for _ in range(len(self._later)):
             if self.under_way >= self._limit:
                 return

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Entry, Grant, GrantStatus, Kind, Space
-from serving.kvpool.core.evictor import Evictor, quota_room
+from serving.kvpool.core.entry import Entry, Grant, GrantStatus, Kind, Space, Unlink
+from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.quota_room import quota_room
 from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.spills import Spills
 
@@ -149,6 +150,28 @@ class Writers:
             self._inventory.counters.reservations_expired += 1
             if not entry.hidden:
                 self._inventory.hide(entry)
+
+    def restore(
+        self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, checksum: int, last_use: float
+    ) -> int | None:
+        """Take over an entry whose file was found at the start; see `MemoryManager.restore`."""
+        inventory = self._inventory
+        known = inventory.of(space).get(hash)
+        if self._spills.file_busy(space, hash) or (known is not None and known.on_ssd):
+            return None
+        account = inventory.accounts.of(space.namespace)
+        wanted = known is None and 0 < nbytes <= inventory.settings.ssd_bytes and not account.lacks(nbytes)
+        if not wanted or not self._spills.make_room(nbytes):
+            inventory.orders.append(Unlink(space, hash, kind))
+            return None
+        entry = inventory.add(space, hash, kind, nbytes, account)
+        entry.checksum = checksum
+        entry.last_use = last_use
+        inventory.ssd_used_bytes += nbytes
+        inventory.onto_ssd(entry)
+        inventory.show(entry)
+        inventory.counters.restored += 1
+        return entry.version
 
     def _drop(self, entry: Entry) -> None:
         self._reservations.end(entry)

@@ -17,6 +17,7 @@ from serving.kvpool.core.entry import Space
 from serving.kvpool.core.prefix_find import lookup_deadline
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.pool_client import PoolClient
+from serving.values.kv_hints import BlockClaim
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 
@@ -132,12 +133,22 @@ class PoolContextCache:
         )
         return report
 
+    def claim(self, namespace: str, claims: Sequence[BlockClaim]) -> None:
+        """Claim stored blocks for sessions. A server that does not respond in time misses that."""
+        try:
+            deadline, space = time.monotonic() + self._put_timeout_s, Space(namespace, self._layout)
+            outcomes = [one for claim in claims for one in self._storer.claim(space, (claim,), deadline)]
+        except Exception as error:  # as in `fetch`
+            self._log(error, "a claim")
+        else:
+            self._meters.add("blocks_claimed", sum([one.blocks for one in outcomes]))
+
     def facts(self) -> dict[str, Any]:
         """Counters and latency histograms as plain values, in the form of `Meters.snapshot`.
 
         Counters: fetches, lookups, blocks_asked, blocks_pulled_{dram,ssd}, blocks_lost_<reason>, bytes_pulled, stores,
-        blocks_{stored,present}, blocks_dropped_<reason>, bytes_stored. Histograms [s]: fetch (lookup and get together),
-        lookup, get, store.
+        blocks_{stored,present,claimed}, blocks_dropped_<reason>, bytes_stored. Histograms [s]: fetch (lookup and get
+        together), lookup, get, store.
 
         Also unmaps segments of dead servers. May be called from any thread.
         """

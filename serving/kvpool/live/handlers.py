@@ -18,6 +18,7 @@ from serving.kvpool.live.audit import audit, finish_removal
 from serving.kvpool.live.frames import REST_S, PayloadRoom
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.values.kv_hints import HintOutcome
 from serving.values.pool_view import NamespaceRecord
 
 MAX_WAIT_S = 30.0
@@ -279,6 +280,37 @@ def _drop(context: HandlerContext, _session: Session, message: m.Drop, _payload:
     return m.Committed(gone)
 
 
+def _claim(context: HandlerContext, _session: Session, message: m.Claim, _payload: memoryview) -> Answer:
+    core = context.core
+    _require_few(message.claims)
+    _require_few([hash for claim in message.claims for run in claim.runs for hash in run.hashes])
+    outcomes: list[HintOutcome] = []
+    for claim in message.claims:
+        with core.changed:  # each on its own, so that lookups get their turn
+            outcomes.append(core.manager.claims.claim(message.space, claim, core.now()))
+            core.dispatch()
+    return m.Hinted(tuple(outcomes))
+
+
+def _hint(context: HandlerContext, _session: Session, message: m.Hint, _payload: memoryview) -> Answer:
+    core = context.core
+    _require_few(message.actions)
+    _require_few([hash for action in message.actions for hash in action.hashes])
+    outcomes: list[HintOutcome] = []
+    for action in message.actions:
+        with core.changed:
+            outcomes.append(core.manager.claims.hint(message.namespace, action, core.now()))
+            core.dispatch()
+    return m.Hinted(tuple(outcomes))
+
+
+def _sessions(context: HandlerContext, _session: Session, message: m.AskSessions, _payload: memoryview) -> Answer:
+    core = context.core
+    with core.changed:
+        limit = min(max(message.limit, 1), MAX_LISTED)
+        return m.SessionsListed(core.manager.claims.sessions(message.namespace, limit, core.now()))
+
+
 def _usage(context: HandlerContext, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
     with context.core.changed:
         return m.Data(context.core.usage())
@@ -330,6 +362,9 @@ HANDLERS: dict[type[m.Message], Callable[[HandlerContext, Session, Any, memoryvi
     m.Write: _write,
     m.List: _list,
     m.Drop: _drop,
+    m.Claim: _claim,
+    m.Hint: _hint,
+    m.AskSessions: _sessions,
     m.AskUsage: _usage,
     m.Forget: _forget,
     m.SetNamespaces: _set_namespaces,

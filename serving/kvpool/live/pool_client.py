@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.batch_write import BatchWrite, NewEntry, store_report
+from serving.kvpool.core.broadcast import Broadcast, claim_of
 from serving.kvpool.core.entry import Found, Kind, Space
-from serving.kvpool.core.messages import MAX_ITEMS
+from serving.kvpool.core.messages import MAX_ITEMS, AskSessions, Claim, Hint, Hinted, Message, SessionsListed
 from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import PrefixRead
 from serving.kvpool.live.block_copies import BlockCopies, map_of
@@ -23,6 +24,7 @@ from serving.kvpool.live.link_driver import LinkDriver, Placement, Scope
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
+from serving.values.kv_hints import BlockClaim, HintAction, HintOutcome, SessionFacts, combined, merged_sessions
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.pool_view import PoolView
 
@@ -146,6 +148,43 @@ class PoolClient:
         LinkDriver(links, BlockCopies(self.segments, links, lambda index: items[index][1])).drive(write)
         assert write.result is not None
         return store_report(entries, write.result)
+
+    def claim(self, space: Space, claims: Sequence[BlockClaim], deadline: float) -> list[HintOutcome]:
+        """Claim blocks for sessions on all servers that have them.
+
+        Returns: one outcome per claim, over all servers that responded.
+        """
+        self.placement.refresh()
+        parts: dict[str, list[BlockClaim]] = {name: [] for name in self.placement.links}
+        for claim in claims:
+            for name, part in claim_of(claim, self.placement.ring, self.placement.links).items():
+                parts[name].append(part)
+        return self._outcomes({name: Claim(space, tuple(own)) for name, own in parts.items()}, len(claims), deadline)
+
+    def hint(self, namespace: str, actions: Sequence[HintAction], deadline: float) -> list[HintOutcome]:
+        """Carry out actions on a namespace's blocks on all servers.
+
+        Returns: one outcome per action, over all servers that responded; MISSING without any.
+        """
+        self.placement.refresh()
+        message = Hint(namespace, tuple(actions))
+        return self._outcomes(dict.fromkeys(self.placement.links, message), len(actions), deadline)
+
+    def sessions(self, namespace: str, limit: int, deadline: float) -> list[SessionFacts]:
+        """Sessions of a namespace over all servers that respond, about the latest `limit` ones."""
+        self.placement.refresh()
+        answers = self._broadcast(dict.fromkeys(self.placement.links, AskSessions(namespace, limit)), deadline)
+        return merged_sessions(one.sessions for one in answers if isinstance(one, SessionsListed))[:limit]
+
+    def _outcomes(self, messages: Mapping[str, Message], count: int, deadline: float) -> list[HintOutcome]:
+        answers = self._broadcast(messages, deadline)
+        rows = [one.outcomes for one in answers if isinstance(one, Hinted) and len(one.outcomes) == count]
+        return [combined([row[index] for row in rows]) for index in range(count)]
+
+    def _broadcast(self, messages: Mapping[str, Message], deadline: float) -> list[Message]:
+        broadcast = Broadcast(messages, deadline)
+        LinkDriver(self.placement.links).drive(broadcast)
+        return list((broadcast.result or {}).values())
 
     def warm(self, deadline: float) -> int:
         """Connect to all servers and map their segments, so that the first request is fast.
