@@ -113,7 +113,6 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
         claim: what of its KV to keep in the pool, and for how long; None = nothing. It changes no output.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
-        claim: what its session claims of its blocks in the KV-cache pool; None = it names no session.
     """
 
     sequence_id: SequenceId

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from serving.gateway.api.hints.desk import HeldSession, HeldSessions
-from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, HintVerb
+from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, HintVerb, SessionFacts, merged_sessions
 
 
 @dataclass
@@ -19,14 +18,14 @@ class FakeKvHints:
         """Accept each action on a session that is there; a release removes it."""
         return [self._one(namespace, action) for action in actions]
 
-    async def sessions(self, namespace: str | None) -> HeldSessions:
+    async def sessions(self, namespace: str, limit: int) -> tuple[list[SessionFacts], bool]:
         """All that is held."""
         found = [
-            HeldSession(*name, "retain", blocks << 20, 0, 12.5, "retain accepted")
-            for name, blocks in self.held.items()
-            if namespace in (None, name[0])
+            SessionFacts(session, (branch,), blocks << 20, 0, 12.5, "retain accepted")
+            for (owner, session, branch), blocks in self.held.items()
+            if owner == namespace
         ]
-        return HeldSessions(tuple(found), self.complete)
+        return merged_sessions([found])[:limit], self.complete
 
     def _one(self, namespace: str, action: HintAction) -> HintOutcome:
         self.sent.append((namespace, action))

@@ -52,7 +52,7 @@ def kind_of(action_type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HintLimits:
-    """What the system grants.
+    """Limits of what the system grants.
 
     Args:
         max_ttl_s: longest time of a claim.
@@ -109,7 +109,7 @@ class ActionOutcome:
 
 @dataclass(slots=True)
 class HintPlan:
-    """What a request's hints mean.
+    """Meaning of a request's hints.
 
     Args:
         spans: of the request's own claim.
@@ -331,22 +331,6 @@ def sequence_claim(named: SessionName, spans: Iterable[ClaimSpan], limits: HintL
     return SequenceClaim(named.session, named.branch, tuple(sorted(granted, key=lambda one: -one.ttl_s)))
 
 
-def joined(outcomes: Sequence[HintOutcome]) -> HintOutcome:
-    """One action's outcome on all servers together; each server has a part of the session's blocks."""
-    there = [one for one in outcomes if one.status is not HintStatus.MISSING]
-    if not there:
-        if outcomes:
-            return HintOutcome(HintStatus.MISSING)
-        return HintOutcome(HintStatus.REJECTED, reason="no memory server answered")
-    blocks, wanted = sum(one.blocks for one in there), sum(one.wanted for one in there)
-    kinds = {one.status for one in there}
-    reason = next((one.reason for one in there if one.reason), "")
-    if HintStatus.REJECTED in kinds and len(kinds) > 1:
-        return HintOutcome(HintStatus.CLIPPED, blocks, wanted, reason)
-    worst = (HintStatus.REJECTED, HintStatus.CLIPPED, HintStatus.DEFERRED, HintStatus.ACCEPTED)
-    return HintOutcome(next(one for one in worst if one in kinds), blocks, wanted, reason)
-
-
 def joined_steps(outcomes: Sequence[HintOutcome]) -> HintOutcome:
     """Outcome of an action that takes several steps: that of the first which was not simply accepted."""
     return next((one for one in outcomes if one.status is not HintStatus.ACCEPTED), outcomes[0])
@@ -356,37 +340,9 @@ def _wrong(param: str, words: str) -> InvalidRequestError:
     return InvalidRequestError(f"'{param}' {words}", param=param, code="invalid_value")
 
 
-# Recent requests of each tenant, so that a client can renew what one of them claimed.
-
-
-class RecentRequests:
-    """Sessions of the latest requests with claims, by the ids that clients know. Bounded for each tenant and in all."""
-
-    def __init__(self, most: int = 2000, tenants: int = 256) -> None:
-        self._most = most
-        self._tenants = tenants
-        self._known: dict[str, dict[str, SessionName]] = {}
-
-    def note(self, namespace: str, ids: Iterable[str], named: SessionName) -> None:
-        """Remember one request by each of its ids; forgets the oldest ones of the same tenant."""
-        own = self._known.pop(namespace, {})
-        self._known[namespace] = own  # the tenants that ask are the last
-        for name in dict.fromkeys(ids):
-            own.pop(name, None)
-            own[name] = named
-        while len(own) > self._most:
-            del own[next(iter(own))]
-        while len(self._known) > self._tenants:
-            del self._known[next(iter(self._known))]
-
-    def find(self, namespace: str, request_id: str) -> SessionName | None:
-        """The session of a tenant's own request; None if there is no record."""
-        return self._known.get(namespace, {}).get(request_id)
-
-
 @dataclass(frozen=True, slots=True)
 class OrderHints:
-    """What a request's hints do with its order.
+    """Effect of a request's hints on its order.
 
     Args:
         claim: of its sequences; None = it makes none.

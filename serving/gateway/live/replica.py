@@ -37,12 +37,14 @@ from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
+from serving.gateway.core.from_config import hint_limits
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
-from serving.gateway.live.connections import ConnectionLimits
+from serving.gateway.live.connections import connection_limits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
 from serving.gateway.live.gateway_peers import GatewayPeers
+from serving.gateway.live.kv_hints import live_hints
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.response_places import response_store
@@ -105,10 +107,8 @@ class GatewayDeployment:
         self._served = _served_model(config, created)
         if self._served.chat_template is not None:
             await self._served.chat_template.warm()
-        rank = serve.get_replica_context().rank.rank
-        self._metrics = GatewayMetrics(
-            model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
-        )
+        rank, served = str(serve.get_replica_context().rank.rank), self._served
+        self._metrics = GatewayMetrics(served.names[0], engine=rank, name=gateway, max_model_len=served.max_model_len)
         self._backend = LiveBackend(gateway, self._keeper.secrets, config, list(pools))
         self._metrics.line = self._backend.core.room
         shelf = self._backend.timelines.shelf
@@ -130,6 +130,7 @@ class GatewayDeployment:
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
+        self._hints = live_hints(gateway, self._keeper.secrets, self._pool)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
         self._app = CurrentApp(self._make_app())
@@ -160,7 +161,7 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._hints
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
@@ -180,7 +181,7 @@ class GatewayDeployment:
         self._metered.configure(config)
         self._app.now = self._make_app()
         if self._http is not None:
-            self._http.configure(_connection_limits(config), config.gateway.request_timeout_s)
+            self._http.configure(connection_limits(config), config.gateway.request_timeout_s)
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -333,20 +334,7 @@ class GatewayDeployment:
 
 def _make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
     gateway = config.gateway
-    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, _connection_limits(config))
-
-
-def _connection_limits(config: ServeConfig) -> ConnectionLimits:
-    gateway = config.gateway
-    return ConnectionLimits(
-        max_head_bytes=gateway.max_head_bytes,
-        head_timeout_s=gateway.head_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        request_timeout_s=gateway.request_timeout_s,
-        max_connections=gateway.max_connections,
-        address_share=gateway.address_share,
-        allowed_origins=gateway.allowed_origins,
-    )
+    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, connection_limits(config))
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:
@@ -382,6 +370,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
         root_path=gateway.root_path,
         keep=KeepLimits(gateway.kept_responses, gateway.kept_responses_mib << 20, gateway.kept_response_s),
+        hints=hint_limits(config),
     )
 
 

@@ -50,7 +50,9 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def application(served: ServedModel) -> Harness:
-    return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers(), hints=FakeKvHints()))
+    return with_timelines(
+        Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers(), hints=FakeKvHints())
+    )
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from serving.gateway.core.kv_hints import (
     HintLimits,
     HintPlan,
     OrderHints,
-    RecentRequests,
     SessionName,
-    joined,
     plan_actions,
     sequence_claim,
 )
+from serving.gateway.core.recent_requests import RecentRequests
 from serving.values.kv_hints import ClaimKind, ClaimSpan, HintAction, HintOutcome, HintStatus, HintVerb
 
 LIMITS = HintLimits(max_ttl_s=600.0, block_tokens=16)
@@ -169,18 +168,6 @@ def test_spans_of_a_claim_are_limited_and_the_longest_lived_come_first() -> None
     claim = sequence_claim(OWN, spans, LIMITS)
     assert claim.spans == (ClaimSpan(ClaimKind.RETAIN, 600, 16), ClaimSpan(ClaimKind.RETAIN, 300, 32))
     assert (claim.session, claim.branch) == ("mine", "agent")
-
-
-def test_one_outcome_of_many_servers() -> None:
-    def of(*kinds: HintStatus) -> HintStatus:
-        return joined([HintOutcome(kind, 1, 2) for kind in kinds]).status
-
-    good, clipped, later, no, none = (
-        HintStatus.ACCEPTED, HintStatus.CLIPPED, HintStatus.DEFERRED, HintStatus.REJECTED, HintStatus.MISSING,
-    )  # fmt: skip
-    assert [of(), of(none, none), of(none, good), of(good, later)] == [no, none, good, later]
-    assert [of(no, no), of(no, good), of(clipped, good, none)] == [no, clipped, clipped]
-    assert joined([HintOutcome(good, 3, 4), HintOutcome(good, 1, 1), HintOutcome(none)]) == HintOutcome(good, 4, 5)
 
 
 def test_tokens_written_are_those_not_cached_before() -> None:

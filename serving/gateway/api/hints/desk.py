@@ -3,7 +3,6 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.gateway.api.hints.breakpoints import PrefixLengths
@@ -13,13 +12,13 @@ from serving.gateway.core.kv_hints import (
     HintPlan,
     OrderHints,
     PlannedAction,
-    RecentRequests,
     SessionName,
     joined_steps,
     kind_of,
 )
+from serving.gateway.core.recent_requests import RecentRequests
 from serving.telemetry.metrics import GatewayMetrics
-from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, HintVerb
+from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, HintVerb, SessionFacts
 
 MOST_UNDER_WAY = 256
 """Sends that no client waits for; further ones are dropped."""
@@ -29,32 +28,8 @@ MOST_LATER = 4096
 NO_POOL = HintOutcome(HintStatus.REJECTED, reason="this server runs without a KV-cache pool")
 
 
-@dataclass(frozen=True, slots=True)
-class HeldSession:
-    """A branch of a session that memory servers hold blocks of.
-
-    Args:
-        kind: `retain` or `pin`.
-        seconds_left: until its claim ends; 0 = it has ended.
-        last: the last action and its outcome.
-    """
-
-    namespace: str
-    session: str
-    branch: str
-    kind: str
-    dram_bytes: int
-    ssd_bytes: int
-    seconds_left: float
-    last: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldSessions:
-    """Sessions of all memory servers. `complete`: every server responded, with all that it has."""
-
-    sessions: tuple[HeldSession, ...] = ()
-    complete: bool = True
+MOST_SESSIONS = 200
+"""Sessions in one list, those with the latest claims."""
 
 
 class KvHints(Protocol):
@@ -64,8 +39,8 @@ class KvHints(Protocol):
         """Outcomes of the actions on all servers together, in order. Never raises, and has a deadline of its own."""
         ...
 
-    async def sessions(self, namespace: str | None) -> HeldSessions:
-        """Sessions of a namespace; None = of all. Never raises."""
+    async def sessions(self, namespace: str, limit: int) -> tuple[Sequence[SessionFacts], bool]:
+        """Sessions of a namespace, those with the latest claims, and whether every server responded. Never raises."""
         ...
 
 

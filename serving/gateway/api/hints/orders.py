@@ -42,7 +42,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says about its cache, besides an envelope.
+    """Wishes of a request about its cache, besides an envelope.
 
     Args:
         session: that it names.
@@ -87,7 +87,7 @@ async def hinted_order(
         release = HintAction(HintVerb.RELEASE, own.session, own.branch)
         plan.at_end.append(PlannedAction("", release))
     claim, ends = None, ()
-    if desk.servers is not None and (spans or asked.session is not None):
+    if desk.servers is not None and spans:  # a claim of nothing would supersede those of the session's other requests
         claim = sequence_claim(own, spans, limits)
         ends = _ends(asked.kept, plan, tokens, limits.block_tokens)
     if spans:

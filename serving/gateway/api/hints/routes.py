@@ -1,14 +1,13 @@
 """`POST /v1/kv_hints`: actions on sessions without a request; `GET /pool/sessions`: what sessions hold."""
 
-from typing import Any
-
 from fastapi import APIRouter
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import PermissionDeniedError
 from serving.gateway.api.body import parse_body
-from serving.gateway.api.hints.desk import HeldSession, HintDesk
+from serving.gateway.api.hints.desk import MOST_SESSIONS, HintDesk
 from serving.gateway.api.hints.fields import asked_actions
 from serving.gateway.api.hints.schema import KvHintsAnswer, KvHintsRequest, PoolSessions
 from serving.gateway.api.http.errors import RouteError
@@ -47,27 +46,16 @@ def hints_router(desk: HintDesk) -> APIRouter:
     async def sessions(request: Request) -> Response:
         """Sessions whose prompts the pool keeps, with their memory and the time left of their claims.
 
-        A tenant gets its own, an administrator those of all or of one `namespace`.
+        Those of the caller's own namespace; an administrator may name another as `namespace`.
         """
         if desk.servers is None:
             raise RouteError(404, "this server runs without a KV-cache pool; `[kvcache] replicas` gives it one")
         tenant, wanted = tenant_of(request), request.query_params.get("namespace")
         if wanted is not None and not tenant.may_manage(wanted):
             raise PermissionDeniedError(f"this API key may not see the sessions of namespace '{wanted[:200]}'")
-        held = await desk.servers.sessions(wanted or (None if tenant.admin else tenant.namespace))
-        return json_response({"sessions": [_shown(one) for one in held.sessions], "complete": held.complete})
+        namespace = wanted or tenant.namespace
+        found, complete = await desk.servers.sessions(namespace, MOST_SESSIONS)
+        listed = [{**asdict(one), "left_s": round(one.left_s, 1)} for one in found]
+        return json_response({"namespace": namespace, "sessions": listed, "complete": complete})
 
     return router
-
-
-def _shown(held: HeldSession) -> dict[str, Any]:
-    return {
-        "namespace": held.namespace,
-        "session": held.session,
-        "branch": held.branch,
-        "kind": held.kind,
-        "dram_bytes": held.dram_bytes,
-        "ssd_bytes": held.ssd_bytes,
-        "seconds_left": round(held.seconds_left, 1),
-        "last": held.last,
-    }

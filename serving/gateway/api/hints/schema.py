@@ -50,20 +50,19 @@ class CacheTouched(Answer):
 
 
 class PoolSession(Answer):
-    """A branch of a session that the pool keeps blocks of."""
+    """A session that the pool keeps blocks of. `left_s`: until its last claim ends; `outcome`: of its latest action."""
 
-    namespace: str
     session: str
-    branch: str
-    kind: Literal["retain", "pin"]
+    branches: list[str]
     dram_bytes: Count
     ssd_bytes: Count
-    seconds_left: float
-    last: str
+    left_s: float
+    outcome: str
 
 
 class PoolSessions(Answer):
-    """GET /pool/sessions. `complete`: every server responded, and none has more than it lists."""
+    """GET /pool/sessions: those with the latest claims. `complete`: every server responded."""
 
+    namespace: str
     sessions: list[PoolSession]
     complete: bool

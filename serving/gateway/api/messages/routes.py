@@ -81,6 +81,30 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         order = await _hinted(endpoint, request, body, text, order)
         return endpoint.answer(order, messages_form(edits), arrived)
 
+    _add_touch(router, endpoint)
+
+    @router.post(
+        "/messages/count_tokens",
+        openapi_extra=request_body("CountTokensRequest"),
+        responses=answers(CountedTokens, *_ERRORS, error=MessagesErrorAnswer),
+    )
+    async def count_tokens(request: Request) -> Response:
+        """Count the tokens of a conversation, as the same request to /v1/messages would."""
+        body = await endpoint.read(request, CountTokensRequest)
+        asked = await endpoint.at_desk(request, lambda: messages_chat(body))
+        request.state.ignored_fields += asked.ignored
+        asked, text, edits = await _edited(endpoint, request, body, asked)
+        ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
+        counted: dict[str, Any] = {"input_tokens": len(ids)}
+        if edits is not None:
+            before = len(ids) + edits.get("cleared_input_tokens", 0)
+            counted["context_management"] = {"original_input_tokens": before}
+        return json_response(counted)
+
+    return router
+
+
+def _add_touch(router: APIRouter, endpoint: RouteServices) -> None:
     @router.post(
         "/messages/cache_touch",
         openapi_extra=request_body("CacheTouchRequest"),
@@ -102,26 +126,6 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         tokens = found.blocks * endpoint.hints.limits.block_tokens
         answer = {"type": "cache_touch", "request_id": body.request_id, "outcome": found.status.value, "tokens": tokens}
         return json_response(answer)
-
-    @router.post(
-        "/messages/count_tokens",
-        openapi_extra=request_body("CountTokensRequest"),
-        responses=answers(CountedTokens, *_ERRORS, error=MessagesErrorAnswer),
-    )
-    async def count_tokens(request: Request) -> Response:
-        """Count the tokens of a conversation, as the same request to /v1/messages would."""
-        body = await endpoint.read(request, CountTokensRequest)
-        asked = await endpoint.at_desk(request, lambda: messages_chat(body))
-        request.state.ignored_fields += asked.ignored
-        asked, text, edits = await _edited(endpoint, request, body, asked)
-        ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
-        counted: dict[str, Any] = {"input_tokens": len(ids)}
-        if edits is not None:
-            before = len(ids) + edits.get("cleared_input_tokens", 0)
-            counted["context_management"] = {"original_input_tokens": before}
-        return json_response(counted)
-
-    return router
 
 
 async def _hinted(

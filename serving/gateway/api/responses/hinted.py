@@ -28,7 +28,7 @@ from serving.gateway.core.kv_hints import SessionName
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ResponsesConversation:
     """The conversation of a request.
 
     Args:
@@ -50,7 +50,7 @@ async def hinted_response(
     endpoint: RouteServices,
     request: Request,
     body: ResponsesRequest,
-    found: Conversation,
+    found: ResponsesConversation,
     order: GenerationOrder,
 ) -> GenerationOrder:
     """The order with the claim of its request, if it makes one. A summary ends the claims of what it replaces."""

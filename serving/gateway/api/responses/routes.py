@@ -13,7 +13,7 @@ from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.responses.form import ResponseFrame, item_stem, responses_form
-from serving.gateway.api.responses.hinted import Conversation, hinted_response
+from serving.gateway.api.responses.hinted import ResponsesConversation, hinted_response
 from serving.gateway.api.responses.items import kept_items
 from serving.gateway.api.responses.kept import PATH_PARAM, ResponseKeeper, ResponseShelf
 from serving.gateway.api.responses.schema import (
@@ -97,7 +97,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
 
 async def _conversation(
     endpoint: RouteServices, shelf: ResponseShelf, request: Request, body: ResponsesRequest
-) -> Conversation:
+) -> ResponsesConversation:
     """The conversation of a request, with what is kept of it."""
     namespace, model, settings = tenant_of(request).namespace, endpoint.model, endpoint.settings
     root, earlier = "", []
@@ -110,7 +110,7 @@ async def _conversation(
         ignored = ignored_in_tools(asked.chat)
         request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]
         rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
-        return Conversation(root, earlier, given, asked, await render_chat(model, rendering))
+        return ResponsesConversation(root, earlier, given, asked, await render_chat(model, rendering))
 
 
 # The routes of stored responses: read one, list its input items, delete it.
