@@ -13,6 +13,7 @@ from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.ids import ReplicaId
 from serving.telemetry.stats import InstanceStats, PoolClientStats
 from serving.values.pool_view import EMPTY_VIEW
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.pool_admin import two_servers
 from tests.gateway.api.support import Harness, running_server, write_model_folder
 
@@ -32,7 +33,8 @@ class Gateway:
 
     def __init__(self, served: ServedModel, settings: ApiSettings | None) -> None:
         self.pool = two_servers()
-        self.harness = Harness(served, settings, self.pool)
+        self.hints = FakeKvHints()
+        self.harness = Harness(served, settings, self.pool, hints=self.hints)
         self.url = ""
 
     def ask(self, *arguments: str, key: str | None = None) -> int:

@@ -25,8 +25,8 @@ LONGEST_SESSION = 256
 LONGEST_TTL_S = 86_400.0
 """Largest time that a request may name; `HintLimits.max_ttl_s` limits what is granted."""
 DEFAULT_TTL_S = 300.0
-LEAST_TTL_S = 10.0
-"""Shortest time for which a signal retains a session."""
+SOON_S = 10.0
+"""A session that resumes within this time is read back to memory at once."""
 EARLY = 0.8
 """Share of a pause after which the session's blocks are read back to memory."""
 
@@ -243,11 +243,13 @@ def _means(kind: str, payload: "_Payload", named: SessionName, limits: HintLimit
         return [(HintAction(_VERBS.get(kind, HintVerb.RELEASE), *_at(named, payload.has("branch"))), 0.0)]
     pause_s = payload.seconds("expected_s" if kind == "tool_wait" else "in_s", least=0.0)
     payload.text("tool")
-    retain_s = min(max(LEAST_TTL_S, 2 * pause_s), limits.max_ttl_s)
+    retain_s = min(2 * pause_s, limits.max_ttl_s)
     prefetch = HintAction(HintVerb.PREFETCH, *_at(named)), EARLY * pause_s
-    if kind == "resume_expected" and pause_s <= LEAST_TTL_S:
+    if kind == "resume_expected" and pause_s <= SOON_S:
         return [(prefetch[0], 0.0)]
     retain = HintAction(HintVerb.RETAIN, *_at(named), ttl_s=retain_s), 0.0
+    if retain_s <= DEFAULT_TTL_S:  # the session's own time is rarely shorter, and must not be cut
+        retain = HintAction(HintVerb.TOUCH, *_at(named)), 0.0
     if kind == "resume_expected":
         return [retain, prefetch]
     if pause_s <= limits.demote_after_s:

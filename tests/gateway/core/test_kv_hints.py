@@ -47,14 +47,15 @@ def actions(planned: HintPlan) -> list[tuple[HintVerb, str | None, float, float]
         ("kv.demote", {}, [(HintVerb.DEMOTE, None, 0, 0)]),
         ("kv.prefetch", {}, [(HintVerb.PREFETCH, None, 0, 0)]),
         ("kv.branch_ended", {"branch": "b"}, [(HintVerb.RELEASE, "b", 0, 0)]),
-        ("kv.tool_wait", {"expected_s": 3, "tool": "ls"}, [(HintVerb.RETAIN, "", 10, 0)]),
+        ("kv.tool_wait", {"expected_s": 3, "tool": "ls"}, [(HintVerb.TOUCH, "", 0, 0)]),
         (
             "kv.tool_wait",
             {"expected_s": 50},
-            [(HintVerb.RETAIN, "", 100, 0), (HintVerb.DEMOTE, "", 0, 0), (HintVerb.PREFETCH, "", 0, 40)],
+            [(HintVerb.TOUCH, "", 0, 0), (HintVerb.DEMOTE, "", 0, 0), (HintVerb.PREFETCH, "", 0, 40)],
         ),
+        ("kv.resume_expected", {"in_s": 400}, [(HintVerb.RETAIN, "", 600, 0), (HintVerb.PREFETCH, "", 0, 320)]),
         ("kv.resume_expected", {"in_s": 0}, [(HintVerb.PREFETCH, "", 0, 0)]),
-        ("kv.resume_expected", {"in_s": 100}, [(HintVerb.RETAIN, "", 200, 0), (HintVerb.PREFETCH, "", 0, 80)]),
+        ("kv.resume_expected", {"in_s": 100}, [(HintVerb.TOUCH, "", 0, 0), (HintVerb.PREFETCH, "", 0, 80)]),
     ],
 )
 def test_actions_and_signals_of_a_named_session(kind: str, payload: dict[str, Any], expected: list[Any]) -> None:
