@@ -132,3 +132,12 @@ class NamespaceConfig:
         low=0.01,
         high=100,
     )
+    retain_mib: int = key(
+        "most that the tenant's sessions may claim in the pool's memory [MiB]; 0 = as `[kvcache] retain_share` allows",
+        default=0,
+        low=0,
+    )
+    pin_mib: int = key("most that they may pin there [MiB]; 0 = as `[kvcache] pin_share` allows", default=0, low=0)
+    max_ttl_s: float = key(
+        "longest time from a claim of the tenant to its end [s]; 0 = `[kvcache] max_ttl_s`", default=0.0, low=0.0
+    )

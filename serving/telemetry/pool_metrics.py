@@ -66,9 +66,33 @@ _SERVER_GAUGES: tuple[tuple[str, str, Callable[[MemoryServerStats], float]], ...
     ),
     ("cloudmatrix:memory_server_entries", "Entries held: KV blocks and models", lambda s: s.entries),
 )
-_SERVER_GAUGES_BY: tuple[tuple[str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
-    ("cloudmatrix:memory_server_used_bytes", "Memory in use, by tier [bytes]", lambda s: s.used_bytes),
-    ("cloudmatrix:memory_server_capacity_bytes", "Memory capacity, by tier [bytes]", lambda s: s.capacity_bytes),
+_SERVER_GAUGES_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
+    ("cloudmatrix:memory_server_used_bytes", "Memory in use, by tier [bytes]", "tier", lambda s: s.used_bytes),
+    (
+        "cloudmatrix:memory_server_capacity_bytes",
+        "Memory capacity, by tier [bytes]",
+        "tier",
+        lambda s: s.capacity_bytes,
+    ),
+    (
+        "cloudmatrix:kv_claimed_bytes",
+        "Memory that sessions claim, by class: `retain` leaves last, `pin` stays [bytes]",
+        "class",
+        lambda s: s.claimed_bytes,
+    ),
+)
+_SERVER_COUNTERS: tuple[tuple[str, str, Callable[[MemoryServerStats], float]], ...] = (
+    ("cloudmatrix:memory_server_misses", "Entries not found by lookups of this server", lambda s: s.misses),
+    (
+        "cloudmatrix:kv_claim_broken",
+        "Claimed entries that lost their protection because an allocation found no other room",
+        lambda s: s.claims_broken,
+    ),
+    (
+        "cloudmatrix:kv_superseded_bytes",
+        "Entries released because a newer turn of their session lacks them [bytes]",
+        lambda s: s.superseded_bytes,
+    ),
 )
 _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
     ("cloudmatrix:memory_server_hits", "Entries found by lookups of this server", "tier", lambda s: s.hits),
@@ -138,18 +162,17 @@ class MemoryServerBoard(Collector):
             for stats in self._servers:
                 gauge.add_metric((stats.server,), value(stats))
             yield gauge
-        for name, text, values in _SERVER_GAUGES_BY:
-            gauge = GaugeMetricFamily(name, text, labels=("server", "tier"))
+        for name, text, label, values in _SERVER_GAUGES_BY:
+            gauge = GaugeMetricFamily(name, text, labels=("server", label))
             for stats in self._servers:
                 for key, amount in values(stats).items():
                     gauge.add_metric((stats.server, key), amount)
             yield gauge
-        misses = CounterMetricFamily(
-            "cloudmatrix:memory_server_misses", "Entries not found by lookups of this server", labels=("server",)
-        )
-        for stats in self._servers:
-            misses.add_metric((stats.server,), stats.misses)
-        yield misses
+        for name, text, value in _SERVER_COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=("server",))
+            for stats in self._servers:
+                counter.add_metric((stats.server,), value(stats))
+            yield counter
         for name, text, label, values in _SERVER_COUNTERS_BY:
             counter = CounterMetricFamily(name, text, labels=("server", label))
             for stats in self._servers:

@@ -62,6 +62,9 @@ class MemoryServerStats:
         damaged: entries that failed their integrity check, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
+        claimed_bytes: in memory for sessions, by class: `retain`, `pin`.
+        claims_broken: claimed entries that lost their protection to an allocation.
+        superseded_bytes: released since a newer turn of their session lacks them.
         heard: whether it has reported since the pool's controller started; otherwise its numbers are unknown, not zero.
         told: time served at this report [s]; larger = later.
     """
@@ -79,6 +82,9 @@ class MemoryServerStats:
     damaged: Mapping[str, int] = field(default_factory=dict)
     latencies: Mapping[str, OperationLatencies] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    claimed_bytes: Mapping[str, int] = field(default_factory=dict)
+    claims_broken: int = 0
+    superseded_bytes: int = 0
     heard: bool = True
     told: float = 0.0
 

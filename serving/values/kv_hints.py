@@ -4,10 +4,11 @@ A *claim* protects the blocks of a session until a deadline; an *action* changes
 Both only change order, place and time: no output depends on them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from serving.ids import BlockHash
 
@@ -44,11 +45,18 @@ class SequenceClaim(Struct, frozen=True, gc=False):
 
 
 class ClaimedBlocks(Struct, frozen=True, gc=False, array_like=True):
-    """Claim of these blocks of a chain, in its order."""
+    """Claim of these blocks of a chain, in its order.
+
+    Args:
+        left_s: until its deadline, if it was made before; None = its whole time.
+        age_s: since it was made.
+    """
 
     kind: ClaimKind
     ttl_s: float
     hashes: tuple[BlockHash, ...]
+    left_s: float | None = None
+    age_s: float = 0.0
 
 
 class BlockClaim(Struct, frozen=True, gc=False, array_like=True):
@@ -58,12 +66,21 @@ class BlockClaim(Struct, frozen=True, gc=False, array_like=True):
         leaf: identifies the sequence. Claims of one leaf add up; another leaf of the branch supersedes it: blocks that
             only the older leaf claims leave first from then on.
         runs: no block twice. Empty = nothing of the leaf is on this server.
+        moved: the blocks came from another server. Then nothing is superseded or renewed, and a branch that has another
+            leaf by now stays as it is.
     """
 
     session: str
     branch: str
     leaf: str
     runs: tuple[ClaimedBlocks, ...] = ()
+    moved: bool = False
+
+
+def only(claim: BlockClaim, wanted: Callable[[BlockHash], bool]) -> BlockClaim:
+    """The claim of some of its blocks."""
+    runs = [replace(run, hashes=tuple([hash for hash in run.hashes if wanted(hash)])) for run in claim.runs]
+    return replace(claim, runs=tuple([run for run in runs if run.hashes]))
 
 
 class HintVerb(Enum):

@@ -49,6 +49,20 @@ class ServerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceClaims:
+    """Limits of what a tenant's sessions may claim; 0 = none beside those of the servers.
+
+    Args:
+        retain_bytes, pin_bytes: over the whole pool.
+        max_ttl_s: longest time from a claim to its end.
+    """
+
+    retain_bytes: int = 0
+    pin_bytes: int = 0
+    max_ttl_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceRecord:
     """One tenant of the pool.
 
@@ -56,12 +70,14 @@ class NamespaceRecord:
         quota_bytes: limit over the whole pool; 0 = no limit.
         weight: of each of its keys in gateways' queues.
         over: configured quota and weight when an operator changed them; None = unchanged.
+        claims: always those of the configuration.
     """
 
     name: str
     quota_bytes: int = 0
     weight: float = 1.0
     over: tuple[int, float] | None = None
+    claims: NamespaceClaims = NamespaceClaims()
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,8 @@ class FakeInstance:
         order = self.stores.pop(index)
         if not dropped:
             self.cache.store(order.namespace, order.hashes, order.blocks)
+            if order.claim is not None:
+                self.cache.claim(order.namespace, [order.claim])
         self.engine.store_finished(order.order_id, now)
 
     @property

@@ -33,6 +33,8 @@ class PoolBench(Bench):
     def store(self) -> None:
         order = self.stores.pop(0)
         self.cache.store(order.namespace, order.hashes, order.blocks)
+        if order.claim is not None:
+            self.cache.claim(order.namespace, [order.claim])
         self.engine.store_finished(order.order_id, self.now)
 
     def finish(self) -> list[Tokens]:
@@ -48,7 +50,7 @@ class PoolBench(Bench):
                 self.store()
             events += [e for e in self.engine.take_events() if isinstance(e, Tokens)]
         self.act()
-        while self.engine.snapshot(self.now).storing_blocks:
+        while self.engine.snapshot(self.now).storing_blocks or self.stores:
             while self.stores:
                 self.store()
             self.act()

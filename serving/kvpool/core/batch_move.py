@@ -1,6 +1,7 @@
 """Moves a batch of entries from one memory server to the servers that own them, as an ordinary client of both.
 
-    look up at home ─► load those on SSD ─► write to the owners ─► confirm those already present ─► drop at home
+    look up at home ─► load those on SSD ─► write to the owners ─► confirm those already present
+                                       drop at home ◄─ pass on their claims ◄─┘
 
 The home server keeps its copy until the owner certainly has one: "present" may mean that a write has only started.
 Readers find the entry at any time, since they query both servers. An entry stays at home if its owner is lost or full,
@@ -16,6 +17,9 @@ from typing import Generic, TypeVar
 from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
 from serving.kvpool.core.entry import EntryTier, Found
 from serving.kvpool.core.messages import (
+    AskClaims,
+    Claim,
+    ClaimsTold,
     Committed,
     Drop,
     Looked,
@@ -40,6 +44,7 @@ from serving.kvpool.core.operation import (
     PoolWritten,
     undo,
 )
+from serving.values.kv_hints import BlockClaim, only
 from serving.values.pool_outcome import MissReason
 
 LEASE_S = 30.0
@@ -140,6 +145,8 @@ class BatchMove(Generic[_E]):
         elif isinstance(message, Promoted):
             loaded = {one.version: one for one in message.found if one is not None}
             self._found = {v: loaded.get(v, one) for v, one in self._found.items()}
+        elif isinstance(message, ClaimsTold):
+            return self._claim(message.claims, max(self._until, now + LAST_WORD_S))
         elif isinstance(message, Committed):
             self._await = None
             self._conclude([entry for entry, good in zip(self._safe, message.ok, strict=False) if good])
@@ -206,11 +213,25 @@ class BatchMove(Generic[_E]):
         if self._found:
             effects.append(PoolPost(self._home, ReleaseLeases(tuple(self._found)), until))
         if self._safe:
-            self._await = Committed
-            effects.append(PoolAsk(self._home, Drop(tuple([entry.version for entry in self._safe])), until))
+            self._await = ClaimsTold
+            effects.append(PoolAsk(self._home, AskClaims(self._safe_versions()), until))
         else:
             self._conclude(())
         return effects
+
+    def _claim(self, claims: Sequence[BlockClaim], until: float) -> list[PoolEffect]:
+        """Pass the claims on to the new owners, then drop the entries."""
+        owners = {entry.hash: self._owner(entry) for entry in self._safe}
+        effects: list[PoolEffect] = []
+        for owner in dict.fromkeys(owners.values()) if claims else ():
+            parts = tuple([only(claim, lambda hash, owner=owner: owners.get(hash) == owner) for claim in claims])
+            if owner is not None:
+                effects.append(PoolPost(owner, Claim(self._space, parts), until))
+        self._await = Committed
+        return [*effects, PoolAsk(self._home, Drop(self._safe_versions()), until)]
+
+    def _safe_versions(self) -> tuple[int, ...]:
+        return tuple([entry.version for entry in self._safe])
 
     def _conclude(self, moved: Sequence[_E]) -> None:
         pairs = zip(self.ready, self._outcomes, strict=True)

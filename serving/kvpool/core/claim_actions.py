@@ -1,6 +1,6 @@
 """What a memory server does with claims and hints: changes claims, and moves the blocks of a session between tiers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from serving.kvpool.core.claim_runs import ClaimLimits, ClaimRun
@@ -42,7 +42,8 @@ class Claims:
         self.expire(now)
         known = self._inventory.of(space)
         account = self._inventory.accounts.of(space.namespace)
-        outcome = self.book.claim(space.namespace, account, claim, known, now)
+        act = self.book.take_over if claim.moved else self.book.claim
+        outcome = act(space.namespace, account, claim, known, now)
         if self._inventory.settings.ssd_bytes:
             found = (known.get(hash) for run in claim.runs for hash in run.hashes)
             self._spills.copy_when_idle(entry for entry in found if entry is not None)
@@ -79,6 +80,12 @@ class Claims:
             )
             for name, session in islice(self.book.sessions(namespace), limit)
         )
+
+    def of(self, versions: Sequence[int], now: float) -> tuple[BlockClaim, ...]:
+        """Claims of entries that are about to move to another server."""
+        self.expire(now)
+        claimed = {entry.version: entry.hash for entry in self._guards.existing(versions) if entry.claims}
+        return tuple(self.book.claims_of(claimed, claimed, now)) if claimed else ()
 
     def set_limits(self, limits: Mapping[str, ClaimLimits]) -> None:
         """Limits of namespaces; absent = only those of the server."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from serving.kvpool.core.quotas import Account
 from serving.values.kv_hints import ClaimKind
+from serving.values.pool_view import NamespaceClaims
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class ClaimLimits:
     retain_bytes: int | None = None
     pin_bytes: int | None = None
     max_ttl_s: float | None = None
+
+
+def limits_of(claims: NamespaceClaims) -> ClaimLimits:
+    """A server's share of a namespace's limits, in which 0 is none."""
+    return ClaimLimits(claims.retain_bytes or None, claims.pin_bytes or None, claims.max_ttl_s or None)
 
 
 class ClaimRun:

@@ -8,7 +8,7 @@ released, or forgotten because the namespace has too many.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 
 from serving.ids import BlockHash
@@ -18,10 +18,12 @@ from serving.kvpool.core.guards import Guards
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.server_settings import ClaimSettings
-from serving.values.kv_hints import BlockClaim, ClaimKind, HintOutcome, HintStatus
+from serving.values.kv_hints import BlockClaim, ClaimedBlocks, ClaimKind, HintOutcome, HintStatus
 
 _RUNS = 1024
 """Runs of one branch: claims of named blocks would add up without end."""
+_INDEX_S = 10.0
+"""For so long an index of claims by entry is used, during a migration."""
 _NO_LIMITS = ClaimLimits()
 PIN_BUDGET = "beyond the budget for pins; retained instead"
 RETAIN_BUDGET = "beyond the budget for claims"
@@ -69,6 +71,8 @@ class ClaimBook:
         self._most_sessions, self._most_branches = max(1, settings.sessions), max(1, settings.branches)
         self._limits: Mapping[str, ClaimLimits] = {}
         self._tenants: dict[str, _Tenant] = {}
+        self._index: dict[int, list[tuple[ClaimRun, tuple[str, str, str]]]] = {}
+        self._indexed_until = -inf
 
     # Claims
 
@@ -98,6 +102,48 @@ class ClaimBook:
             self._counters.superseded_bytes += self._guards.end(run, cool=True)
             run.versions = []
         return self._settle(namespace, session, branch, new, wanted, "claim")
+
+    def take_over(
+        self, namespace: str, account: Account, claim: BlockClaim, known: Mapping[BlockHash, Entry], now: float
+    ) -> HintOutcome:
+        """Claim blocks that came from another server, with the deadlines that they had there."""
+        wanted = sum([len(run.hashes) for run in claim.runs])
+        session = self.session(namespace, claim.session)
+        branch = session.branches.get(claim.branch) if session is not None else None
+        found = [(run, versions) for run in claim.runs if (versions := versions_of(run.hashes, known))]
+        if not found or (branch is not None and branch.leaf != claim.leaf):
+            return HintOutcome(HintStatus.MISSING, 0, wanted)
+        session, branch = self._open(namespace, account, claim.session, claim.branch)
+        branch.leaf = claim.leaf
+        owner = self._tenants[namespace].owner
+        new = [
+            self._guards.start(owner, run.kind, run.ttl_s, versions, now - run.age_s, now + (run.left_s or 0.0))
+            for run, versions in found
+        ]
+        return self._settle(namespace, session, branch, new, wanted, "moved")
+
+    def claims_of(self, versions: Collection[int], hashes: Mapping[int, BlockHash], now: float) -> list[BlockClaim]:
+        """Live claims of some entries, of any namespace. O(all claimed blocks), once in a while: see `_index_of`."""
+        runs: dict[tuple[str, str, str], list[ClaimedBlocks]] = {}
+        for run, place in self._index_of(versions, now):
+            mine = [hashes[version] for version in run.versions if version in hashes] if run.live else []
+            if mine:
+                moved = ClaimedBlocks(run.kind, run.ttl_s, tuple(mine), run.until - now, now - run.since)
+                runs.setdefault(place, []).append(moved)
+        return [BlockClaim(*place, tuple(own), moved=True) for place, own in runs.items()]
+
+    def _index_of(self, versions: Collection[int], now: float) -> Iterable[tuple[ClaimRun, tuple[str, str, str]]]:
+        """Runs that may have these entries. Whoever claimed them since the index was built claims them anew."""
+        if now >= self._indexed_until:
+            self._index = {}
+            self._indexed_until = now + _INDEX_S
+            for tenant in self._tenants.values():
+                for name, session in tenant.sessions.items():
+                    for key, branch in session.branches.items():
+                        for run in branch.runs:
+                            for version in run.versions if run.live else ():
+                                self._index.setdefault(version, []).append((run, (name, key, branch.leaf)))
+        return dict(pair for version in versions for pair in self._index.get(version, ())).items()
 
     def retain(
         self,

@@ -243,4 +243,6 @@ class PoolController:
         return next(((one.quota_bytes, one.weight) for one in known), None)
 
     def _records(self) -> tuple[NamespaceRecord, ...]:
-        return tuple(self._namespaces[name] for name in sorted(self._namespaces))
+        claims = {one.name: one.claims for one in self._settings.namespaces}
+        records = [self._namespaces[name] for name in sorted(self._namespaces)]
+        return tuple(replace(record, claims=claims.get(record.name, record.claims)) for record in records)

@@ -72,10 +72,25 @@ class Guards:
 
     # Beginning and end of a run
 
-    def start(self, owner: Owner, kind: ClaimKind, ttl_s: float, versions: list[int], now: float) -> ClaimRun:
-        """A new run that guards all its blocks until `settle`. A time of 0 ends at once."""
+    def start(
+        self,
+        owner: Owner,
+        kind: ClaimKind,
+        ttl_s: float,
+        versions: list[int],
+        now: float,
+        until: float | None = None,
+    ) -> ClaimRun:
+        """A new run that guards all its blocks until `settle`. A time of 0 ends at once.
+
+        Args:
+            now: when the blocks were claimed.
+            until: deadline of a claim that was made elsewhere.
+        """
         run = ClaimRun(owner, kind, ttl_s, now, versions)
         self._extend(run, now)
+        if until is not None:
+            run.until = until
         self._enter(run)
         return run
 

@@ -35,6 +35,8 @@ def ledger_answer(manager: MemoryManager, message: m.Message, client: int, now: 
         return m.Committed(tuple([manager.remove(version, now) for version in message.versions]))
     if isinstance(message, m.Claim):
         return m.Hinted(tuple([manager.claims.claim(message.space, claim, now) for claim in message.claims]))
+    if isinstance(message, m.AskClaims):
+        return m.ClaimsTold(manager.claims.of(message.versions, now))
     if isinstance(message, m.Hint):
         return m.Hinted(tuple([manager.claims.hint(message.namespace, action, now) for action in message.actions]))
     if isinstance(message, m.ReleaseLeases):

@@ -220,6 +220,18 @@ class Hinted(Message, frozen=True):
     outcomes: tuple[HintOutcome, ...]
 
 
+class AskClaims(Message, frozen=True):
+    """Request the claims of entries that are about to move. Response: `ClaimsTold`."""
+
+    versions: tuple[int, ...]
+
+
+class ClaimsTold(Message, frozen=True):
+    """Response to `AskClaims`."""
+
+    claims: tuple[BlockClaim, ...]
+
+
 class AskSessions(Message, frozen=True):
     """List a namespace's sessions, the latest claim first, at most `limit`. Response: `SessionsListed`."""
 
@@ -292,6 +304,7 @@ ToServer = (
     | Drop
     | Claim
     | Hint
+    | AskClaims
     | AskSessions
     | AskUsage
     | Forget
@@ -308,6 +321,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
     Drop: Committed,
     Claim: Hinted,
     Hint: Hinted,
+    AskClaims: ClaimsTold,
     AskSessions: SessionsListed,
 }
 """Expected type of response, for requests whose response has more information than `Done`."""
@@ -322,6 +336,7 @@ ToClient = (
     | Written
     | Listed
     | Hinted
+    | ClaimsTold
     | SessionsListed
     | Done
     | Data

@@ -92,6 +92,9 @@ def _server(server: ViewServer) -> MemoryServerStats:
             name or MODELS: {tier: held.get(f"{tier}_bytes", 0) for tier in ("dram", "ssd")}
             for name, held in facts.get("namespaces", {}).items()
         },
+        claimed_bytes={"retain": ledger.get("retained_bytes", 0), "pin": ledger.get("pinned_bytes", 0)},
+        claims_broken=events.get("claims_broken", 0),
+        superseded_bytes=events.get("superseded_bytes", 0),
         heard=bool(facts),
         told=server.record.uptime_s,
     )

@@ -304,6 +304,13 @@ def _hint(context: HandlerContext, _session: Session, message: m.Hint, _payload:
     return m.Hinted(tuple(outcomes))
 
 
+def _claims(context: HandlerContext, _session: Session, message: m.AskClaims, _payload: memoryview) -> Answer:
+    core = context.core
+    _require_few(message.versions)
+    with core.changed:
+        return m.ClaimsTold(core.manager.claims.of(message.versions, core.now()))
+
+
 def _sessions(context: HandlerContext, _session: Session, message: m.AskSessions, _payload: memoryview) -> Answer:
     core = context.core
     with core.changed:
@@ -364,6 +371,7 @@ HANDLERS: dict[type[m.Message], Callable[[HandlerContext, Session, Any, memoryvi
     m.Drop: _drop,
     m.Claim: _claim,
     m.Hint: _hint,
+    m.AskClaims: _claims,
     m.AskSessions: _sessions,
     m.AskUsage: _usage,
     m.Forget: _forget,

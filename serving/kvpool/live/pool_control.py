@@ -30,7 +30,7 @@ from serving.ids import NodeId
 from serving.kvpool.core.controller import ControllerAnswer, ControlSettings
 from serving.kvpool.core.roster import EXPIRY_S
 from serving.kvpool.live.controller_host import ControllerHost
-from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
+from serving.values.pool_view import EMPTY_VIEW, NamespaceClaims, NamespaceRecord, PoolView, ServerRecord
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,15 @@ def control_settings(config: ServeConfig, session: str) -> ControlSettings:
         session=session,
         directory=config.kvcache.directory,
         ramp_s=config.kvcache.ramp_s,
-        namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB, n.weight) for n in config.namespaces),
+        namespaces=tuple(
+            NamespaceRecord(
+                n.name,
+                n.quota_mib * MIB,
+                n.weight,
+                claims=NamespaceClaims(n.retain_mib * MIB, n.pin_mib * MIB, n.max_ttl_s),
+            )
+            for n in config.namespaces
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,14 @@ from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.ssd_files import SsdSlot
-from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, server_quotas
+from serving.values.pool_view import (
+    NamespaceClaims,
+    NamespaceRecord,
+    PoolView,
+    ServerRecord,
+    ServerState,
+    server_quotas,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -241,11 +249,26 @@ def require_ub_memory(wanted_mib: int) -> None:
 
 
 def shares_of(view: PoolView, server: str, accounted: AccountedKv | None = None) -> list[NamespaceRecord]:
-    """The view's namespaces, each with the quota that falls on this server, in real bytes."""
-    quotas = server_quotas(view.namespaces, view).get(server, {})
-    if accounted is not None:  # 0 would be no limit at all
-        quotas = {name: nbytes and max(1, accounted.real(nbytes)) for name, nbytes in quotas.items()}
-    return [NamespaceRecord(record.name, quotas.get(record.name, 0)) for record in view.namespaces]
+    """The view's namespaces, each with the quota and the claims that fall on this server, in real bytes."""
+
+    def share(limit: Callable[[NamespaceRecord], int]) -> dict[str, int]:
+        records = [NamespaceRecord(record.name, limit(record)) for record in view.namespaces]
+        shares = server_quotas(records, view).get(server, {})
+        if accounted is not None:  # 0 would be no limit at all
+            shares = {name: nbytes and max(1, accounted.real(nbytes)) for name, nbytes in shares.items()}
+        return shares
+
+    quotas = share(lambda record: record.quota_bytes)
+    retains, pins = share(lambda record: record.claims.retain_bytes), share(lambda record: record.claims.pin_bytes)
+    return [
+        NamespaceRecord(
+            name,
+            quotas.get(name, 0),
+            claims=NamespaceClaims(retains.get(name, 0), pins.get(name, 0), record.claims.max_ttl_s),
+        )
+        for record in view.namespaces
+        for name in (record.name,)
+    ]
 
 
 assert CALL_DEADLINE_S + 2 * VIEW_PERIOD_S < LEAVE_S, "leaving must fit into the time that is left for it"

@@ -20,6 +20,7 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
+from serving.kvpool.core.claim_runs import limits_of
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
@@ -157,11 +158,12 @@ class MemoryServer:
         }
 
     def set_namespaces(self, namespaces: Sequence[NamespaceRecord]) -> None:
-        """Set the tenants, with their share of quota on this server.
+        """Set the tenants, with their share of quota and claims on this server.
 
         A namespace that is now beyond its quota loses its least recently used entries.
         """
         self._core.set_quotas({one.name: one.quota_bytes for one in namespaces})
+        self._core.set_claim_limits({one.name: limits_of(one.claims) for one in namespaces})
 
     def turn_bit(self, draw: float) -> bool:
         """Corrupt one stored block, like a failing memory cell; for tests. Its checksum shows that to readers.
@@ -204,6 +206,8 @@ class MemoryServer:
         self._core.disk = worker
         try:
             restore(self._core, files)
+            if self._core.manager.stats().entries:
+                logger.info("entries on disk are back, without the claims of sessions: those end with their server")
         except SsdError as error:
             self._ssd_error = str(error)
             logger.warning("%s; serving without the entries on disk", error)

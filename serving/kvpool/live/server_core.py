@@ -15,6 +15,7 @@ from hardware.ub.copy import checksum
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.kvpool.core.bit_flip import drawn_bit
+from serving.kvpool.core.claim_runs import ClaimLimits
 from serving.kvpool.core.entry import EntryView, Found, Order
 from serving.kvpool.core.ledger_answers import found_in_dram
 from serving.kvpool.core.memory_manager import MemoryManager
@@ -151,6 +152,12 @@ class ServerCore:
         """Set each namespace's share of quota on this server [bytes]; 0 = none. Entries beyond a quota are evicted."""
         with self.changed:
             self.manager.set_quotas(quotas)
+            self.dispatch()
+
+    def set_claim_limits(self, limits: dict[str, ClaimLimits]) -> None:
+        """Set what each namespace may claim on this server. What exceeds that loses its protection, not its place."""
+        with self.changed:
+            self.manager.claims.set_limits(limits)
             self.dispatch()
 
     def model_versions(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind, Space
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
+from serving.kvpool.core.server_settings import ClaimSettings
 from serving.kvpool.core.writers import MODEL_LEASE_S
 from tests.kvpool.core.ledger_driver import PAGE, LedgerDriver
 
@@ -26,6 +27,8 @@ def name(index: int) -> BlockHash:
 
 class MemoryMachine(RuleBasedStateMachine):
     """Writers, readers, mappers, a disk that sometimes fails, tenants with quotas, and restarts."""
+
+    CLAIMS = ClaimSettings()
 
     @initialize(
         slabs=st.integers(1, 6),
@@ -56,6 +59,7 @@ class MemoryMachine(RuleBasedStateMachine):
             lease_s=5.0,
             write_lease_s=10.0,
             max_spills=max_spills,
+            claims=self.CLAIMS,
         )
         self.now = 100.0
         self.contents = 0
@@ -350,7 +354,8 @@ class MemoryMachine(RuleBasedStateMachine):
     def what_may_leave_is_offered(self) -> None:
         if hasattr(self, "manager"):
             inventory = self.manager._inventory
-            idle = {v for v, e in inventory.by_version.items() if e.in_dram and not e.pinned}
-            offered = inventory.policy.coldest(1000, lambda version: not inventory.by_version[version].pinned)
+            idle = {v for v, e in inventory.by_version.items() if e.in_dram and not (e.pinned or e.guards)}
+            policy, entries = inventory.policy, inventory.by_version
+            offered = policy.coldest(1000, lambda version: not (entries[version].pinned or entries[version].guards))
             assert set(offered) == idle
             assert len(offered) == len(idle)
