@@ -94,6 +94,8 @@ class WireModel(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
     FOREIGN: ClassVar[Mapping[str, Foreign]] = {}
     """Fields of other servers that are refused."""
+    SOUGHT: ClassVar[bytes] = b""
+    """Text of a body whose parts are searched for a rare key; empty = none are."""
 
 
 def check_request_id(value: str | None) -> str | None:

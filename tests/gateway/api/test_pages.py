@@ -71,7 +71,7 @@ def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, har
     assert "pools" not in re.findall('href="([^"]+)"', plain)
 
 
-@pytest.mark.parametrize("path", ["/", "/requests", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/requests", "/sessions", "/docs"])
 def test_pages_need_nothing_else_and_may_do_nothing_else(whole: Harness, path: str) -> None:
     reply = request(whole.app, "GET", path)
     policy = reply.headers["content-security-policy"]

@@ -132,7 +132,8 @@ async def _hinted(
     endpoint: RouteServices, request: Request, body: MessagesRequest, text: Rendered, order: GenerationOrder
 ) -> GenerationOrder:
     """The order with the claim of its request, if it makes one. Raises: RequestError subclasses."""
-    control, headers, desk = cache_control(body), session_headers(request), endpoint.hints
+    headers, desk = session_headers(request), endpoint.hints
+    control = cache_control(body) if request.state.sought or body.evict_on_complete else None
     session = named_session(headers, metadata=body.metadata) if headers or body.metadata else None
     if control is None and session is None and body.kv_hints is None:
         return order

@@ -67,6 +67,8 @@ class CountTokensRequest(WireModel):
 class MessagesRequest(HintFields, CountTokensRequest):
     """POST /v1/messages."""
 
+    SOUGHT: ClassVar[bytes] = b"cache_control"
+
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)]
     stop_sequences: Texts | None = None
     stream: bool | None = None
