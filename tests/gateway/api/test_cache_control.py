@@ -79,7 +79,7 @@ def test_breakpoints_are_exact_to_the_block(app: FastAPI, hinted: Harness) -> No
 def test_output_does_not_depend_on_breakpoints(app: FastAPI, hinted: Harness) -> None:
     system: list[dict[str, Any]] = [{"type": "text", "text": MANY}, {"type": "text", "text": " "}]
     tools = [{"name": "t", "input_schema": {"type": "object"}}] if hinted.model.tool_family else []
-    more = {"tools": tools} if tools else {}
+    more: dict[str, Any] = {"tools": tools} if tools else {}
     messages(app, system=system, **more)
     plain = hinted.prompt()
     for block in system:

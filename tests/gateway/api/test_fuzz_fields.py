@@ -58,9 +58,8 @@ OF_EVERY_KIND: list[Any] = [
 ]
 LOOKED_INTO = (
     "chat_template_kwargs", "stream_options", "messages", "thinking", "output_config", "text", "reasoning",
-    "sampling_params", "request_id", "tools", "tool_choice", "metadata", "context_management", "kv_hints",
-    "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control", "evict_on_complete",
-    "system",
+    "sampling_params", "request_id", "tools", "tool_choice", "metadata", "context_management",
+    "cache_control", "system",
 )  # fmt: skip
 """Fields whose contents are read before, or in addition to, the wire model."""
 

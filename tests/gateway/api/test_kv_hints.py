@@ -193,7 +193,7 @@ def test_retention_and_its_usage(app: FastAPI, hinted: Harness, fields: dict[str
 
 
 def test_retention_and_options_exclude_each_other(app: FastAPI, hinted: Harness) -> None:
-    both = {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"}}
+    both: dict[str, Any] = {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"}}
     check(chat(app, **both), 400, "prompt_cache_retention")
     check(post(app, "/v1/responses", {"input": "a", **both}, **ACME), 400, "prompt_cache_retention")
     check(chat(app, prompt_cache_options={"ttl": "5 m"}), 400, "prompt_cache_options.ttl")

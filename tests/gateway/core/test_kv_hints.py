@@ -73,7 +73,8 @@ def test_what_a_request_says_about_its_own_session() -> None:
     assert plan("kv.retain", OWN, tokens=15).known["a"].reason == "fewer tokens than a block of 16"
     assert plan("kv.retain", OWN, ttl_s=700).known["a"].outcome is HintStatus.CLIPPED
     for kind in ("kv.release", "kv.demote", "kv.branch_ended", "kv.tool_wait"):
-        ended = plan(kind, OWN, **({"expected_s": 1} if kind == "kv.tool_wait" else {}))
+        payload: dict[str, Any] = {"expected_s": 1} if kind == "kv.tool_wait" else {}
+        ended = plan(kind, OWN, **payload)
         assert (ended.now, len(ended.at_end)) == ([], 1), kind
         assert ended.at_end[0].action.branch == "agent"
     assert plan("kv.touch", OWN).now
@@ -108,8 +109,9 @@ def test_times_that_are_none(ttl: object) -> None:
     for kind, key in (("kv.retain", "ttl_s"), ("kv.resume_expected", "in_s")):
         if (kind, ttl) == ("kv.resume_expected", 0):
             continue
+        given: dict[str, Any] = {key: ttl}
         with pytest.raises(InvalidRequestError) as refused:
-            plan(kind, session_id="s", **{key: ttl})
+            plan(kind, session_id="s", **given)
         assert refused.value.param == f"actions[0].payload.{key}"
 
 

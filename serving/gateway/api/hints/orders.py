@@ -86,7 +86,8 @@ async def hinted_order(
     if asked.evicts and asked.session is not None:
         release = HintAction(HintVerb.RELEASE, own.session, own.branch)
         plan.at_end.append(PlannedAction("", release))
-    claim, ends = None, ()
+    claim: SequenceClaim | None = None
+    ends: tuple[tuple[str, int], ...] = ()
     if desk.servers is not None and spans:  # a claim of nothing would supersede those of the session's other requests
         claim = sequence_claim(own, spans, limits)
         ends = _ends(asked.kept, plan, tokens, limits.block_tokens)

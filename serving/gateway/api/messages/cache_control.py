@@ -88,8 +88,8 @@ def _marks(body: MessagesRequest) -> Iterator[tuple[str, object, CountTokensRequ
             if isinstance(block, dict) and (mark := _mark_of(block)) is not None:
                 last = index == len(body.messages) - 1 and part == len(turn.content) - 1
                 cut = turn.model_copy(update={"content": turn.content[: part + 1]})
-                before = None if last else _until(body, [*body.messages[:index], cut])
-                yield f"messages[{index}].content[{part}].cache_control", mark, before, block
+                shorter = None if last else _until(body, [*body.messages[:index], cut])
+                yield f"messages[{index}].content[{part}].cache_control", mark, shorter, block
 
 
 def _mark_of(block: dict[str, Any]) -> object:
