@@ -68,6 +68,7 @@ class _Line:
 def metrics() -> str:
     """The page."""
     gateway = GatewayMetrics("m")
+    gateway.hinted("touch", "accepted")
     gateway.line = _Line()
     gateway.expect(("default",), [("GET", "/health", 200)])
     gateway.publish_instance(_instance())

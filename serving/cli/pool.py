@@ -20,6 +20,7 @@ Examples:
   cloudmatrix pool --json
   cloudmatrix pool audit
   cloudmatrix pool forget acme
+  cloudmatrix pool sessions
 """
 
 
@@ -57,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     quota.add_argument(
         "--weight", type=float, metavar="X", help="of each of its keys where requests wait for their turn"
     )
-    for name, action in (("audit", audit), ("forget", forget), ("quota", quota)):
+    sessions = actions.add_parser(
+        "sessions",
+        help="list the sessions whose prompts are kept",
+        description="List the sessions that the pool keeps blocks of: branches, memory, time left, last outcome.",
+    )
+    sessions.add_argument("--namespace", metavar="NAME", help="of which tenant; default: that of the API key")
+    for name, action in (("audit", audit), ("forget", forget), ("quota", quota), ("sessions", sessions)):
         add_gateway_options(action, inherited=True)
         action.set_defaults(action=name)
 
@@ -82,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         case "quota":
             answer = pool.set_quota(url, key, arguments.namespace, arguments.mib, arguments.weight)
             show = pool.print_quota
+        case "sessions":
+            answer, show = pool.fetch_sessions(url, key, arguments.namespace), pool.print_sessions
         case _:
             answer, show = pool.fetch_pool(url, key), pool.print_pool
     (pool.print_json if arguments.json else show)(answer)

@@ -55,6 +55,41 @@ def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, w
     return ask_gateway(url, path, api_key, body=body, deadline_s=10.0)
 
 
+def fetch_sessions(url: str, api_key: str | None, namespace: str | None) -> dict[str, Any]:
+    """List a namespace's sessions; None = that of the key.
+
+    Raises: UnavailableError.
+    """
+    query = "" if namespace is None else f"?namespace={quote(namespace, safe='')}"
+    return ask_gateway(url, f"/pool/sessions{query}", api_key, deadline_s=10.0)
+
+
+def print_sessions(answer: dict[str, Any]) -> None:
+    """Print the sessions of a namespace, those with the latest claims first."""
+    console, sessions = table_console(), answer["sessions"]
+    console.print(f"{answer['namespace']}: {_count(len(sessions), 'session')} with blocks in the KV-cache pool")
+    if not answer["complete"]:
+        console.print("not every memory server responded: the figures are too small")
+    if not sessions:
+        return
+    table = plain_table(("session", "branches"), ("memory MiB", "SSD MiB", "left s"))
+    table.add_column("last outcome")
+    for one in sessions:
+        held = (f"{one['dram_bytes'] / MIB:.1f}", f"{one['ssd_bytes'] / MIB:.1f}", f"{one['left_s']:.0f}")
+        branches = ", ".join(name or "trunk" for name in one["branches"])
+        table.add_row(_short(one["session"]), _short(branches), *held, one["outcome"])
+    console.print(table)
+
+
+def _short(text: str) -> str:
+    """A client's text in the width of a column, without control characters."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+_WIDEST = 40
+
+
 def print_quota(answer: dict[str, Any]) -> None:
     """Print the present quota."""
     quota = f"{answer['quota_bytes'] / MIB:.0f} MiB" if answer["quota_bytes"] else "no limit"

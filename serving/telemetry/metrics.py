@@ -150,6 +150,7 @@ class GatewayMetrics(Collector):
         self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         self.recomputed: Counter[str] = Counter(dict.fromkeys(RECOMPUTED, 0))
         self.audits: Counter[str] = Counter(dict.fromkeys(AUDITS, 0))
+        self.hints: Counter[tuple[str, str]] = Counter()
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -205,6 +206,10 @@ class GatewayMetrics(Collector):
     def audited(self, *, sound: bool) -> None:
         """Count a finished audit of the KV-cache pool. `sound`: every server responded and no fault was found."""
         self.audits["sound" if sound else "unsound"] += 1
+
+    def hinted(self, action: str, outcome: str) -> None:
+        """Count an action of KV hints. `action`: one of a fixed set of names."""
+        self.hints[(action, outcome)] += 1
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count a finished HTTP exchange. `handler` is a route's pattern, never a raw path."""
@@ -341,6 +346,10 @@ class GatewayMetrics(Collector):
         audited = {(*own, result): count for result, count in self.audits.items()}
         text = "Requested audits of the KV-cache pool; unsound: a difference was found, or a server did not respond"
         yield _counter("cloudmatrix:audits", text, (*LABELS, "result"), audited)
+        if self.hints:
+            hinted = {(*own, *names): count for names, count in self.hints.items()}
+            text = "Actions of KV hints, by outcome"
+            yield _counter("cloudmatrix:kv_hint", text, (*LABELS, "action", "outcome"), hinted)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         if http:
             names = (*LABELS, "method", "handler", "status")

@@ -13,6 +13,7 @@ from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.ids import ReplicaId
 from serving.telemetry.stats import InstanceStats, PoolClientStats
 from serving.values.pool_view import EMPTY_VIEW
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.pool_admin import two_servers
 from tests.gateway.api.support import Harness, running_server, write_model_folder
 
@@ -32,7 +33,8 @@ class Gateway:
 
     def __init__(self, served: ServedModel, settings: ApiSettings | None) -> None:
         self.pool = two_servers()
-        self.harness = Harness(served, settings, self.pool)
+        self.hints = FakeKvHints()
+        self.harness = Harness(served, settings, self.pool, hints=self.hints)
         self.url = ""
 
     def ask(self, *arguments: str, key: str | None = None) -> int:
@@ -143,6 +145,25 @@ def test_quota_and_weight_are_changed(closed: Gateway, capsys: pytest.CaptureFix
     assert "403" in capsys.readouterr().err
     assert closed.ask(key="root") == 0
     assert "acme: changed while running, weight 2" in capsys.readouterr().out
+
+
+def test_sessions(gateway: Gateway, closed: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "0199a213-81c0-7800-8aa1-bbab2a035a53-with-a-tail"
+    gateway.hints.held = {("default", long, ""): 3, ("default", long, "agent"): 1, ("acme", "s", ""): 2}
+    assert gateway.ask("sessions") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("default: 1 session with blocks")
+    assert long[:39] + "…" in text
+    assert "trunk, agent" in text
+    assert "4.0" in text
+    assert "retain accepted" in text
+    gateway.hints.complete = False
+    assert gateway.ask("sessions", "--namespace", "acme", "--json") == 0
+    assert [one["session"] for one in json.loads(capsys.readouterr().out)["sessions"]] == ["s"]
+    assert gateway.ask("sessions", "--namespace", "umbrella") == 0
+    assert "not every memory server" in capsys.readouterr().out
+    assert closed.ask("sessions", "--namespace", "umbrella", key="acme") == 3
+    assert "403" in capsys.readouterr().err
 
 
 def test_a_system_without_a_pool_says_so(served: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,9 +95,12 @@ class Detokenized(Answer):
 
 
 class PromptTokensDetails(Answer):
-    """Prompt tokens that were not computed; with a KV-cache pool also those pulled and recomputed."""
+    """Prompt tokens that were not computed; with a KV-cache pool also those pulled and recomputed, and those that a
+    request with a claim added to the cache.
+    """
 
     cached_tokens: Count
+    cache_write_tokens: Count = 0
     pulled_tokens: Count = 0
     recomputed_tokens: Count = 0
     recompute_reasons: dict[str, Count] = {}

@@ -22,6 +22,8 @@ from serving.gateway.api.batches.routes import batches_router, files_router
 from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
 from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
+from serving.gateway.api.hints.desk import HintDesk, KvHints
+from serving.gateway.api.hints.routes import hints_router
 from serving.gateway.api.http.access import AccessMiddleware, DrainMiddleware, GatewayDrain, RootPathMiddleware
 from serving.gateway.api.http.auth import ApiKeyMiddleware, HostMiddleware
 from serving.gateway.api.http.cors import allow_origins
@@ -58,6 +60,7 @@ def create_app(
     cancels: Cancels | None = None,
     background: BackgroundRuns | None = None,
     batches: BatchShelf | None = None,
+    hints: KvHints | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -69,13 +72,15 @@ def create_app(
         cancels: cancels those of all gateways; None = there is no other gateway.
         background: this gateway's background responses; None = stored in memory.
         batches: files and batches; None = in memory.
+        hints: memory servers that act on KV hints; None = there are none.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
-    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running)
+    desk = HintDesk(hints, model, settings.hints, metrics)
+    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running, desk)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
     runs = background or BackgroundRuns(MemoryWorkStore(settings.background, metrics.clock))
     runs.bind(endpoint, shelf)
@@ -88,6 +93,7 @@ def create_app(
     app.include_router(files_router(batches))
     app.include_router(batches_router(endpoint, batches))
     app.include_router(cancel_router(cancels))
+    app.include_router(hints_router(desk))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))

@@ -62,7 +62,8 @@ async def _piece(request: Request) -> tuple[bytes, bool]:
 
 
 async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
-    """Read and validate. `body_size` of the request's state is then the body's length in bytes.
+    """Read and validate. The request's state then has `body_size`, the body's length in bytes, and `sought`, whether
+    it has `WireModel.SOUGHT`.
 
     The content type must be declared: a page of any web site can send undeclared bodies to this server, but not JSON.
 
@@ -78,6 +79,7 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
         raise UnsupportedMediaTypeError(message, code="unsupported_content_encoding")
     raw = await read_body(request, limit)
     request.state.body_size = len(raw)
+    request.state.sought = bool(model.SOUGHT) and model.SOUGHT in raw
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:

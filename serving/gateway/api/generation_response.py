@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from serving.gateway.api.backend import GenerationBackend, RequestRun
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering, WireForm
+from serving.gateway.api.hints.orders import answer_keys
 from serving.gateway.api.http.errors import ErrorReply, named, reply_for, reply_on
 from serving.gateway.api.http.request_ids import trace_names
 from serving.gateway.api.running_requests import RunningRequests
@@ -97,7 +98,7 @@ class GenerationResponse(Response):
                     for index, out in await run.next():
                         answer.add(index, out)
                 # Encoding thousands of log-probabilities takes long enough to stall other streams.
-                further = run.replicas()
+                further = {**run.replicas(), **answer_keys(self._order)}
                 body = answer.body(further) if answer.short else await asyncio.to_thread(answer.body, further)
                 await self._finish()
         except Exception as error:
@@ -131,7 +132,7 @@ class GenerationResponse(Response):
                             self._quiet = False
                             await send_body({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
-                body = encoder.batch(batch) + encoder.closing(run.replicas())
+                body = encoder.batch(batch) + encoder.closing({**run.replicas(), **answer_keys(self._order)})
                 await self._finish()
                 await send({"type": "http.response.body", "body": body})
             return

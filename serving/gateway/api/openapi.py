@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
 from serving.gateway.api.batches.schema import BatchRequest
+from serving.gateway.api.hints.schema import CacheTouchRequest, KvHintsRequest
 from serving.gateway.api.http.auth import OPEN_PATHS
 from serving.gateway.api.http.errors import is_messages
 from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
@@ -70,6 +71,9 @@ BODY_PARTS = (
     "MessageTurn",
     "ThinkingConfig",
     "OutputConfig",
+    "KvHintsEnvelope",
+    "HintActionBody",
+    "PromptCacheOptions",
 )
 _EVENTS: tuple[type[BaseModel], ...] = (
     ChatCompletionChunk,
@@ -228,7 +232,7 @@ FIELD_NOTES = {
     "priority": "Lower runs earlier among one key's requests, at the gateway and in instances; never before another's.",
     "context_management": "Edits of the conversation: clear_tool_uses_20250919, clear_thinking_20251015.",
     "request_ids": "Of running requests: the ids of their responses, or those that clients set.",
-    "request_id": "Part of the answer's id, and its x-request-id.",
+    "request_id": "Of a request: part of the answer's id, and its x-request-id.",
     "user": "Accepted, without effect.",
     "response_format": "What the whole answer must be: text, json_object, json_schema or structural_tag.",
     "structured_outputs": "One of json, regex, choice, grammar, json_object and structural_tag, with vLLM's options.",
@@ -284,7 +288,22 @@ FIELD_NOTES = {
     "include": "More in the output: `message.output_text.logprobs`, `reasoning.encrypted_content`.",
     "truncation": "`auto` = leave out the beginning of an input that is too long; `disabled` = refuse it.",
     "parallel_tool_calls": "Whether several tools may be called at once.",
-    "prompt_cache_key": "Accepted, without effect: equal prefixes always share their cache.",
+    "prompt_cache_key": "Names the session for KV hints; equal prefixes always share their cache.",
+    "prompt_cache_retention": "Keep the prompt in the KV-cache pool: `in_memory` = 10 minutes, `24h` = at most that.",
+    "prompt_cache_options": "Keep the prompt in the KV-cache pool for 30 minutes, or its parts with a breakpoint.",
+    "mode": "`implicit` = also the whole prompt; `explicit` = up to each `prompt_cache_breakpoint` alone.",
+    "ttl": "Time to live.",
+    "kv_hints": "Actions on the cached prompts of sessions, in vLLM's envelope.",
+    "return_kv_hints": "Return the outcomes of the actions as `kv_hints`.",
+    "protocol_version": "Of the envelope: 0.1.",
+    "message_id": "The client's own, repeated in the answer.",
+    "actions": "At most 64.",
+    "action_id": "The client's own; different for each action of an envelope.",
+    "action_type": "kv.retain, kv.pin, kv.touch, kv.release, kv.demote, kv.prefetch, or a signal.",
+    "action_version": "Of the payload: 1.0.",
+    "payload": "Depends on the action, see the guide on KV hints.",
+    "cache_control": "Keep the whole prompt for `ttl`: 5m, or 1h; or with `evict_on_complete` no longer.",
+    "evict_on_complete": "End the claims of the session's branch when the response is complete.",
     "summary": "Accepted, without effect: reasoning is returned unchanged.",
     "token_ids": "The prompt's token ids.",
     "sampling_params": "How tokens are chosen, by the names of vLLM's sampling parameters.",
@@ -310,6 +329,8 @@ OpenApiKind = Literal[
     "PoolNamespaceRequest",
     "AbortRequests",
     "BatchRequest",
+    "KvHintsRequest",
+    "CacheTouchRequest",
 ]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
@@ -324,4 +345,6 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "PoolNamespaceRequest": PoolNamespaceRequest,
     "AbortRequests": AbortRequests,
     "BatchRequest": BatchRequest,
+    "KvHintsRequest": KvHintsRequest,
+    "CacheTouchRequest": CacheTouchRequest,
 }

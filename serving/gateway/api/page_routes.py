@@ -1,4 +1,4 @@
-"""Pages for people: `/`, `/requests` and `/docs`. If API keys are required, only requests with a key get them."""
+"""Pages for people: `/`, `/requests`, `/sessions`, `/docs`. If API keys are required, only with one of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from serving.gateway.api.pages.api_page import api_page
 from serving.gateway.api.pages.document import PageDocument, StartFacts, start_page
 from serving.gateway.api.pages.requests_page import requests_page
+from serving.gateway.api.pages.sessions_page import sessions_page
 
 _KEPT = 8
 """Cached pages; they differ by the host name in the request."""
@@ -28,6 +29,7 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(start_facts, url))
     requests = lru_cache(1)(lambda: requests_page(start_facts.pools_page))
+    sessions = lru_cache(1)(lambda: sessions_page(start_facts.pools_page))
     api = lru_cache(_KEPT)(lambda url: api_page(describe(), url, start_facts.pools_page))
 
     @router.get("/")
@@ -39,6 +41,11 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
     async def past_requests() -> Response:
         """The latest requests, with their time lines."""
         return _sent(requests())
+
+    @router.get("/sessions")
+    async def kept_sessions() -> Response:
+        """The sessions whose prompts are kept."""
+        return _sent(sessions())
 
     @router.head("/")
     async def here() -> Response:

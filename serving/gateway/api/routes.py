@@ -1,7 +1,8 @@
 """The routes, grouped by their clients: probes, information, generation."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -30,6 +31,8 @@ from serving.gateway.api.forms.chat import CHAT, COMPLETIONS
 from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.generation_response import GenerationResponse
 from serving.gateway.api.grammar import wants_grammar
+from serving.gateway.api.hints.desk import HintDesk
+from serving.gateway.api.hints.orders import CUT, chat_hints
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.schema import CountTokensRequest
@@ -39,12 +42,14 @@ from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
+    ChatMessage,
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
     TokenizeRequest,
 )
 from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.templates.chat_template import Rendering
 from serving.gateway.api.text_desk import TextDesk
 from serving.gateway.api.tokens.schema import GenerateTokensRequest
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
@@ -79,6 +84,7 @@ class RouteServices:
     weights: TenantWeights
     texts: TextDesk
     running: RunningRequests
+    hints: HintDesk
 
     async def chat(self, request: Request) -> Response:
         """Read a chat request and respond to it.
@@ -86,7 +92,8 @@ class RouteServices:
         Raises: RequestError subclasses.
         """
         arrived = self.metrics.clock()
-        _, order = await self.chat_order(request)
+        body, order = await self.chat_order(request)
+        order = await self._hinted(request, body, body.messages, order)
         return self.answer(order, CHAT, arrived)
 
     async def complete(self, request: Request) -> Response:
@@ -95,8 +102,26 @@ class RouteServices:
         Raises: RequestError subclasses.
         """
         arrived = self.metrics.clock()
-        _, order = await self.completion_order(request)
+        body, order = await self.completion_order(request)
+        order = await self._hinted(request, body, (), order)
         return self.answer(order, COMPLETIONS, arrived)
+
+    async def _hinted(
+        self,
+        request: Request,
+        body: ChatCompletionRequest | CompletionRequest,
+        messages: Sequence[ChatMessage],
+        order: GenerationOrder,
+    ) -> GenerationOrder:
+        """The order with the claim of its request, if it makes one. Raises: RequestError subclasses."""
+
+        def conversation(some: Sequence[ChatMessage]) -> Rendering:
+            assert isinstance(body, ChatCompletionRequest), "only a chat has messages"
+            cut = body if some is messages else body.model_copy(update=CUT)
+            return prepare_chat_order(cut.model_copy(update={"messages": list(some)}), self.model, self.settings)
+
+        run = partial(self.translated, request)
+        return await chat_hints(self.hints, self.model, request, body, messages, conversation, order, run)
 
     async def chat_order(self, request: Request) -> tuple[ChatCompletionRequest, GenerationOrder]:
         """Read a chat request and translate it.
@@ -170,6 +195,8 @@ class RouteServices:
         Args:
             before_end: see `GenerationResponse`.
         """
+        if order.hints is not None and order.hints.at_end:
+            before_end = self.hints.at_end(order.namespace, order.hints, before_end)
         return GenerationResponse(
             order,
             form,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.foreign_fields import REFUSED, TOKENIZING, Foreign
+from serving.gateway.api.hints.fields import PromptCacheFields
 from serving.gateway.api.http.request_ids import MAX_REQUEST_ID, usable_request_id
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -93,6 +94,8 @@ class WireModel(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
     FOREIGN: ClassVar[Mapping[str, Foreign]] = {}
     """Fields of other servers that are refused."""
+    SOUGHT: ClassVar[bytes] = b""
+    """Text of a body whose parts are searched for a rare key; empty = none are."""
 
 
 def check_request_id(value: str | None) -> str | None:
@@ -137,7 +140,7 @@ class SamplingFields(WireModel):
     bad_words: Texts | None = None
 
 
-class GenerationRequest(SamplingFields):
+class GenerationRequest(PromptCacheFields, SamplingFields):
     """Fields common to chat and completions."""
 
     model: str | None = None

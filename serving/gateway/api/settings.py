@@ -21,6 +21,7 @@ from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.core.batches import BatchLimits
 from serving.gateway.core.kept_responses import KeepLimits
+from serving.gateway.core.kv_hints import HintLimits
 from serving.gateway.core.work_items import WorkLimits
 from serving.grammar.compile import Grammars
 from serving.sockets.host_names import AllowedHosts
@@ -217,6 +218,7 @@ class ApiSettings:
         max_file_bytes: largest file that may be uploaded.
         files: limits of the stored files of each tenant.
         batches: limits of the batches of each tenant that are known. batch: of their execution.
+        hints: what KV hints may ask for.
     """
 
     version: str = "0"
@@ -249,6 +251,7 @@ class ApiSettings:
     files: WorkLimits = field(default_factory=lambda: WorkLimits(items=1000, size_bytes=256 << 20, seconds=259_200.0))
     batches: WorkLimits = field(default_factory=lambda: WorkLimits(seconds=259_200.0))
     batch: BatchLimits = field(default_factory=BatchLimits)
+    hints: HintLimits = field(default_factory=HintLimits)
 
 
 def model_root(folder: Path) -> str:

@@ -23,6 +23,7 @@ from serving.gateway.api.sampling import (
 from serving.gateway.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.templates.chat_template import Rendering
+from serving.gateway.core.kv_hints import OrderHints
 from serving.ids import RequestId, SequenceId
 from serving.values.jobs import GenerationJob
 from serving.values.pool_view import request_salt
@@ -88,6 +89,8 @@ class GenerationOrder:
     """Whether to report replicas with the usage: requested, and the client may see the system."""
     context_tokens: int = 0
     """The model's context: prompt and output together."""
+    hints: OrderHints | None = None
+    """What the request says about its cache."""
 
     def head(self, kind: str) -> dict[str, Any]:
         """First fields of a response, and of each chunk."""

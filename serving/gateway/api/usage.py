@@ -113,8 +113,9 @@ def usage(
 ) -> dict[str, Any]:
     """The `usage` object.
 
-    `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
-    and, if any, `recompute_reasons` (reason to tokens), all for the caller's own namespace.
+    `prompt_tokens_details` has OpenAI's `cached_tokens` and, if the request claims its prompt, `cache_write_tokens`;
+    with a KV-cache pool also `pulled_tokens`, `recomputed_tokens` and, if any, `recompute_reasons` (reason to tokens),
+    all for the caller's own namespace.
     `completion_tokens_details` is present if there were draft tokens, see `choice`; `resumptions`, the number of
     times that choices moved to another instance after a failure, if any did; `masked_tokens` as in `masked_use`.
 
@@ -127,6 +128,8 @@ def usage(
     use = cache_use(order, choices)
     resumptions = sum(choice.resumptions for choice in choices)
     details: dict[str, Any] = {"cached_tokens": use.cached_tokens}
+    if order.hints is not None and order.hints.ends:
+        details["cache_write_tokens"] = sum(order.hints.written(use.cached_tokens).values())
     if use.pooled:
         details["pulled_tokens"] = use.pulled_tokens
         details["recomputed_tokens"] = use.recomputed.total()

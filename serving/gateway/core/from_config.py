@@ -5,6 +5,7 @@ from zlib import crc32
 from serving.config.serve import ServeConfig
 from serving.gateway.core.events import Configure
 from serving.gateway.core.gateway_admission import AdmissionLimits
+from serving.gateway.core.kv_hints import HintLimits
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import GatewayId
 from serving.version import VERSION
@@ -57,3 +58,9 @@ def admission_limits(config: ServeConfig) -> AdmissionLimits:
     return AdmissionLimits(
         gateway.max_queued_requests, gateway.max_queued_tokens, gateway.max_running_sequences, shared=keys > 1
     )
+
+
+def hint_limits(config: ServeConfig) -> HintLimits:
+    """Limits of KV hints by the configuration."""
+    kvcache = config.kvcache
+    return HintLimits(kvcache.max_ttl_s, kvcache.pin_share > 0, block_tokens=config.engine.block_tokens)

@@ -20,6 +20,7 @@ from ipaddress import IPv6Address
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from serving.config.serve import ServeConfig
 from serving.gateway.api.http.cors import origin_headers
 from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.api.http.request_ids import usable_request_id
@@ -60,6 +61,20 @@ class ConnectionLimits:
     max_connections: int = 0
     address_share: float = 0.5
     allowed_origins: tuple[str, ...] = ()
+
+
+def connection_limits(config: ServeConfig) -> ConnectionLimits:
+    """The limits of a configuration."""
+    gateway = config.gateway
+    return ConnectionLimits(
+        max_head_bytes=gateway.max_head_bytes,
+        head_timeout_s=gateway.head_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        request_timeout_s=gateway.request_timeout_s,
+        max_connections=gateway.max_connections,
+        address_share=gateway.address_share,
+        allowed_origins=gateway.allowed_origins,
+    )
 
 
 class ConnectionLimiter:

@@ -16,7 +16,7 @@ import uvicorn
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.errors import ConfigError
-from serving.gateway.live.connections import ConnectionLimits
+from serving.gateway.live.connections import ConnectionLimits, connection_limits
 from serving.gateway.live.http_protocol import guarded_protocol
 
 logger = logging.getLogger(__name__)
@@ -181,17 +181,3 @@ def make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
     """The server of an application at the configured address."""
     gateway = config.gateway
     return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, connection_limits(config))
-
-
-def connection_limits(config: ServeConfig) -> ConnectionLimits:
-    """The configured limits of clients' connections."""
-    gateway = config.gateway
-    return ConnectionLimits(
-        max_head_bytes=gateway.max_head_bytes,
-        head_timeout_s=gateway.head_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        request_timeout_s=gateway.request_timeout_s,
-        max_connections=gateway.max_connections,
-        address_share=gateway.address_share,
-        allowed_origins=gateway.allowed_origins,
-    )

@@ -37,11 +37,14 @@ from serving.gateway.api.app import create_app
 from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
+from serving.gateway.core.from_config import hint_limits
 from serving.gateway.live.backend import MEMBERS_PERIOD_S, LiveBackend
 from serving.gateway.live.batch_places import batch_runner, batch_shelf
+from serving.gateway.live.connections import connection_limits
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, connection_limits, make_http_server
+from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, make_http_server
 from serving.gateway.live.gateway_peers import GatewayPeers
+from serving.gateway.live.kv_hints import live_hints
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
@@ -105,10 +108,8 @@ class GatewayDeployment:
         self._served = _served_model(config, created)
         if self._served.chat_template is not None:
             await self._served.chat_template.warm()
-        rank = serve.get_replica_context().rank.rank
-        self._metrics = GatewayMetrics(
-            model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
-        )
+        rank, served = str(serve.get_replica_context().rank.rank), self._served
+        self._metrics = GatewayMetrics(served.names[0], engine=rank, name=gateway, max_model_len=served.max_model_len)
         self._backend = LiveBackend(gateway, self._keeper.secrets, config, list(pools))
         self._metrics.line = self._backend.core.room
         shelf = self._backend.timelines.shelf
@@ -130,6 +131,7 @@ class GatewayDeployment:
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
+        self._hints = live_hints(gateway, self._keeper.secrets, self._pool)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
         self._background = background_runs(config, gateway, self._metrics.clock)
@@ -167,8 +169,8 @@ class GatewayDeployment:
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
         shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._background
-        settings = self._settings(self._config)
-        app = create_app(self._metered, self._served, settings, self._metrics, *shared, batches=self._batches)
+        settings, own = self._settings(self._config), {"batches": self._batches, "hints": self._hints}
+        app = create_app(self._metered, self._served, settings, self._metrics, *shared, **own)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
@@ -377,6 +379,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         keep=response_limits(gateway),
         background=work_limits(gateway),
         media=gateway.media,
+        hints=hint_limits(config),
     )
 
 

@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 
-from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
+from serving.gateway.core.kv_hints import HintLimits
+from tests.fakes.kv_hints import FakeKvHints
+from tests.gateway.api.hinted import BLOCK
 from tests.gateway.api.support import MAX_MODEL_LEN, Harness, running_server, write_model_folder
 
 
@@ -55,3 +59,31 @@ def shared(served: ServedModel) -> Iterator[tuple[Harness, str]]:
     harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("key"),)))
     with running_server(harness.app) as url:
         yield harness, url
+
+
+@pytest.fixture(scope="session")
+def hint_system(served: ServedModel) -> tuple[Harness, FakeKvHints]:
+    servers = FakeKvHints()
+    keys = {name: (hash_api_key(name),) for name in ("acme", "umbrella")}
+    namespaces = tuple(NamespaceKeys(name, digests) for name, digests in keys.items())
+    settings = ApiSettings(
+        namespaces=namespaces, admin_key_hashes=(hash_api_key("root"),), hints=HintLimits(block_tokens=BLOCK)
+    )
+    return Harness(served, settings, hints=servers), servers
+
+
+@pytest.fixture
+def servers(hint_system: tuple[Harness, FakeKvHints]) -> FakeKvHints:
+    hint_system[1].sent.clear()
+    hint_system[1].held = {("acme", "s", ""): 4, ("acme", "s", "agent"): 2}
+    return hint_system[1]
+
+
+@pytest.fixture
+def app(hint_system: tuple[Harness, FakeKvHints], servers: FakeKvHints) -> FastAPI:
+    return hint_system[0].renewed().app
+
+
+@pytest.fixture
+def hinted(hint_system: tuple[Harness, FakeKvHints]) -> Harness:
+    return hint_system[0]

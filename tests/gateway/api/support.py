@@ -18,6 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from serving.gateway.api.admin.pool_admin import PoolAdmin
 from serving.gateway.api.app import create_app
 from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
+from serving.gateway.api.hints.desk import KvHints
 from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
@@ -78,6 +79,7 @@ class Harness:
         pool: PoolAdmin | None = None,
         responses: ResponseStore | None = None,
         batches: BatchShelf | None = None,
+        hints: KvHints | None = None,
     ) -> None:
         self.model = model
         self.script_of: ScriptOf = lambda _: self.say("Once upon a time")
@@ -86,7 +88,7 @@ class Harness:
         settings = settings or ApiSettings(version="1.2.3")
         self.batches = batches or batch_shelf_in_memory(settings)
         self.app: FastAPI = create_app(
-            self.backend, model, settings, self.metrics, pool, responses=responses, batches=self.batches
+            self.backend, model, settings, self.metrics, pool, responses=responses, batches=self.batches, hints=hints
         )
 
     def renewed(self) -> "Harness":

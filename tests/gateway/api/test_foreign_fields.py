@@ -134,9 +134,10 @@ def test_names_of_clients_can_forge_neither_headers_nor_an_endless_log(
 
 def test_harmless_fields_of_others_are_accepted(harness: Harness) -> None:
     assert not HARMLESS & set(REFUSED)
-    reply = chat(harness.app, **dict.fromkeys(sorted(HARMLESS), "x"))
+    others = HARMLESS - ChatCompletionRequest.model_fields.keys()
+    reply = chat(harness.app, **dict.fromkeys(sorted(others), "x"))
     assert reply.status_code == 200, reply.text
-    assert f"and {len(HARMLESS) - MOST_NAMED} more" in reply.headers[WARNING_HEADER]
+    assert f"and {len(others) - MOST_NAMED} more" in reply.headers[WARNING_HEADER]
 
 
 def test_request_id_of_the_body(harness: Harness) -> None:

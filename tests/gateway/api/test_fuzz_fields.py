@@ -19,6 +19,12 @@ JSON = st.recursive(
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 ROUTES: dict[str, dict[str, Any]] = {
     "/abort_requests": {"request_ids": ["none"]},
+    "/v1/kv_hints": {
+        "protocol_version": "0.1",
+        "message_id": "m",
+        "actions": [{"action_id": "a", "action_type": "kv.touch", "payload": {"session_id": "s"}}],
+    },
+    "/v1/messages/cache_touch": {"request_id": "none"},
     "/v1/chat/completions": HI,
     "/v1/chat/completions/render": HI,
     "/v1/completions": {"prompt": "hi"},
@@ -55,6 +61,7 @@ OF_EVERY_KIND: list[Any] = [
 LOOKED_INTO = (
     "chat_template_kwargs", "stream_options", "messages", "thinking", "output_config", "text", "reasoning",
     "sampling_params", "request_id", "tools", "tool_choice", "metadata", "context_management",
+    "cache_control", "system",
 )  # fmt: skip
 """Fields whose contents are read before, or in addition to, the wire model."""
 

@@ -16,6 +16,7 @@ from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.values.sequence import PoolUse
 from tests.fakes.backend import Script
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, chat, complete, events, named_events, post, request
@@ -47,12 +48,15 @@ ROUTES = [
     ("POST", "/v1/files"), ("GET", "/v1/files"), ("GET", "/v1/files/{file_id}"), ("DELETE", "/v1/files/{file_id}"),
     ("GET", "/v1/files/{file_id}/content"), ("POST", "/v1/batches"), ("GET", "/v1/batches"),
     ("GET", "/v1/batches/{batch_id}"), ("POST", "/v1/batches/{batch_id}/cancel"),
+    ("POST", "/v1/kv_hints"), ("POST", "/v1/messages/cache_touch"), ("GET", "/pool/sessions"),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def application(served: ServedModel) -> Harness:
-    return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers()))
+    return with_timelines(
+        Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers(), hints=FakeKvHints())
+    )
 
 
 @pytest.fixture

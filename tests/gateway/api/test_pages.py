@@ -13,6 +13,7 @@ from serving.gateway.api.openapi import BODIES, BODY_PARTS, FIELD_NOTES
 from serving.gateway.api.pages.api_page import EXAMPLES, type_text
 from serving.gateway.api.pages.document import page_asset
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, check, post, request
@@ -24,7 +25,8 @@ DASHBOARD = "http://127.0.0.1:8265/pools"
 @pytest.fixture(scope="module")
 def whole(served: ServedModel) -> Harness:
     settings = ApiSettings(version="1.2.3", placeholder_tokens=True, pools_page=DASHBOARD)
-    harness = Harness(served, settings, two_servers())
+    touched = FakeKvHints({("default", "request:REQUEST_ID", ""): 1})
+    harness = Harness(served, settings, two_servers(), hints=touched)
     harness.app.include_router(timeline_router(KeptTimelines()))
     return harness
 
@@ -69,7 +71,7 @@ def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, har
     assert "pools" not in re.findall('href="([^"]+)"', plain)
 
 
-@pytest.mark.parametrize("path", ["/", "/requests", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/requests", "/sessions", "/docs"])
 def test_pages_need_nothing_else_and_may_do_nothing_else(whole: Harness, path: str) -> None:
     reply = request(whole.app, "GET", path)
     policy = reply.headers["content-security-policy"]

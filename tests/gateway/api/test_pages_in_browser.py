@@ -10,6 +10,7 @@ from serving.errors import EngineError
 from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.values.sequence import PoolUse
+from tests.fakes.kv_hints import FakeKvHints
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, running_server
 from tests.scaling.dashboard.chromium import Chromium, Page
@@ -143,11 +144,30 @@ def test_past_requests_are_listed_filtered_and_opened(browser: Chromium, served:
         asyncio.run(look(url))
 
 
+def test_sessions_are_listed(browser: Chromium, served: ServedModel) -> None:
+    hints = FakeKvHints({("default", "<b>s</b>", ""): 3, ("acme", "other", ""): 1})
+    text = "document.querySelector('#sessions tbody')?.innerText"
+
+    async def look(url: str) -> None:
+        async with browser.page() as page:
+            assert await page.go(f"{url}/sessions") == 200
+            await page.wait(f"{text}.includes('<b>s</b>')")
+            shown = await page.run(text)
+            assert all(word in shown for word in ("trunk", "3.0", "13 s", "retain accepted"))
+            assert await page.run("document.querySelector('#state').innerText") == "1 of default"
+            await page.go(f"{url}/sessions?namespace=acme")
+            await page.wait(f"{text}.includes('other')")
+            assert page.faults == []
+
+    with running_server(Harness(served, hints=hints).app) as url:
+        asyncio.run(look(url))
+
+
 def test_pages_fit_and_follow_the_readers_theme(browser: Chromium, served: ServedModel) -> None:
     async def look(url: str) -> None:
         async with browser.page() as page:
             for path, (width, theme) in itertools.product(
-                ("/", "/requests", "/docs"), ((1280, "light"), (390, "dark"))
+                ("/", "/requests", "/sessions", "/docs"), ((1280, "light"), (390, "dark"))
             ):
                 await page.size(width, 844)
                 await page.dark(theme == "dark")
@@ -158,7 +178,8 @@ def test_pages_fit_and_follow_the_readers_theme(browser: Chromium, served: Serve
             assert page.faults == []
             assert {one for one in page.requested if not one.startswith((url, "data:"))} == set()
 
-    harness = Harness(served, ApiSettings(version="1.2.3", pools_page=POOLS))
+    hints = FakeKvHints({("default", "0199a213-81c0-7800-8aa1-bbab2a035a53", "agent"): 3})
+    harness = Harness(served, ApiSettings(version="1.2.3", pools_page=POOLS), hints=hints)
     harness.app.include_router(timeline_router(KeptTimelines(("chatcmpl-1", "acme", 1.0))))
     with running_server(harness.app) as url:
         asyncio.run(look(url))

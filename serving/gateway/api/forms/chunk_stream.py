@@ -12,6 +12,7 @@ import msgspec
 
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering, event
+from serving.gateway.api.hints.orders import answer_keys
 from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.api.usage import times, usage
 
@@ -83,7 +84,8 @@ class ChunkStream:
     def closing(self, extra: Mapping[str, Any]) -> bytes:
         """Usage and times, if requested, and the end mark."""
         if not self._order.include_usage:
-            return DONE
+            hints = answer_keys(self._order)
+            return event(_encode({**self._head, "choices": [], **hints})) + DONE if hints else DONE
         choices = self._answering.choices
         chunk = {**self._head, "choices": [], "usage": usage(self._order, choices)}
         return event(_encode({**chunk, **times(self._answering.timing, choices), **extra})) + DONE

@@ -79,7 +79,7 @@ class MessageEvents:
     def closing(self, extra: Mapping[str, Any]) -> bytes:
         """Stop reason, usage and end mark."""
         delta = _stop(self._answering, self._end)
-        last = {"type": "message_delta", "delta": delta, "usage": _usage(self._answering), **self._edits}
+        last = {"type": "message_delta", "delta": delta, "usage": _usage(self._answering), **self._edits, **extra}
         return _event(last) + _event({"type": "message_stop"})
 
     def failure(self, reply: ErrorReply) -> bytes:
@@ -147,7 +147,7 @@ class MessageWhole:
         stop = _stop(self._answering, self._collected.end)
         if stop["stop_reason"] == "tool_use" and not any(block["type"] == "tool_use" for block in content):
             stop["stop_reason"] = "end_turn"
-        return _encode({**_message(self._answering, content, stop), **self._edits})
+        return _encode({**_message(self._answering, content, stop), **self._edits, **extra})
 
 
 def _content(collected: Collected) -> list[dict[str, Any]]:
@@ -203,12 +203,17 @@ def _stop(answering: Answering, end: Visible) -> dict[str, Any]:
     return {"stop_reason": "max_tokens" if whole else "model_context_window_exceeded", "stop_sequence": None}
 
 
-def _usage(answering: Answering) -> dict[str, int]:
-    """Tokens so far. Anthropic counts the prompt in disjoint parts; tokens written to a cache are not reported."""
-    cached = cache_use(answering.order, answering.choices).cached_tokens
+def _usage(answering: Answering) -> Json:
+    """Tokens so far. Anthropic counts the prompt in disjoint parts: read from the cache, added to it, and neither."""
+    order = answering.order
+    cached = cache_use(order, answering.choices).cached_tokens
+    written = order.hints.written(cached) if order.hints is not None else {}
+    created = sum(written.values())
+    by_ttl = {f"ephemeral_{ttl}_input_tokens": written.get(ttl, 0) for ttl in ("5m", "1h")}
     return {
-        "input_tokens": sum(map(len, answering.order.prompts)) - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": sum(map(len, order.prompts)) - cached - created,
+        "cache_creation_input_tokens": created,
+        **({"cache_creation": by_ttl} if written else {}),
         "cache_read_input_tokens": cached,
         "output_tokens": sum(choice.completion_tokens for choice in answering.choices),
         **masked_use(answering.choices),

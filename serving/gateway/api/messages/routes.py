@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -10,10 +11,16 @@ from starlette.responses import Response
 
 from serving.config.gateway import Media
 from serving.errors import ContextLengthError, InvalidRequestError
-from serving.gateway.api.http.errors import FieldWords
+from serving.gateway.api.body import parse_body
+from serving.gateway.api.hints.breakpoints import Beginning
+from serving.gateway.api.hints.orders import CUT, Asked, Kept, hinted_order
+from serving.gateway.api.hints.schema import CacheTouched, CacheTouchRequest
+from serving.gateway.api.hints.session_names import named_session, session_headers
+from serving.gateway.api.http.errors import FieldWords, RouteError
 from serving.gateway.api.http.tenant import Tenant, tenant_of
 from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.blocks import MessageBlocks, referenced_tools, system_text
+from serving.gateway.api.messages.cache_control import cache_control
 from serving.gateway.api.messages.context_edits import cleared
 from serving.gateway.api.messages.form import messages_form
 from serving.gateway.api.messages.schema import (
@@ -35,10 +42,14 @@ from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.templates.chat_template import Rendering
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, build_order
+from serving.gateway.api.unknown_fields import printable
+from serving.gateway.core.kv_hints import unnamed_session
+from serving.values.kv_hints import HintStatus
 
 # The routes of Anthropic's Messages API.
 
 _ERRORS = (404, 503, 529, *BODY_ERRORS)
+_TOUCH_BYTES = 4096
 MESSAGES_EXCHANGES = tuple(
     ("POST", path, status)
     for path in ("/v1/messages", "/v1/messages/count_tokens")
@@ -69,7 +80,10 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         order = await endpoint.translated(
             request, lambda: messages_order(body, asked, model, settings, tenant, text), long=wants_long_work(body)
         )
+        order = await _hinted(endpoint, request, body, text, order)
         return endpoint.answer(order, messages_form(edits), arrived)
+
+    _add_touch(router, endpoint)
 
     @router.post(
         "/messages/count_tokens",
@@ -90,6 +104,57 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         return json_response(counted)
 
     return router
+
+
+def _add_touch(router: APIRouter, endpoint: RouteServices) -> None:
+    @router.post(
+        "/messages/cache_touch",
+        openapi_extra=request_body("CacheTouchRequest"),
+        responses=answers(CacheTouched, 404, 529, *BODY_ERRORS, error=MessagesErrorAnswer),
+    )
+    async def cache_touch(request: Request) -> Response:
+        """Renew what an earlier request keeps in the cache, without a request to the model.
+
+        404 if that request has no claim here, or no longer: it is not told apart whether it never was, is forgotten, or
+        is another tenant's.
+        """
+        body = await parse_body(request, CacheTouchRequest, _TOUCH_BYTES)
+        namespace = tenant_of(request).namespace
+        named = endpoint.hints.recent.find(namespace, body.request_id)
+        named = named or named_session(session_headers(request)) or unnamed_session(body.request_id)
+        found = await endpoint.hints.touch(namespace, named)
+        if found.status in (HintStatus.MISSING, HintStatus.REJECTED):
+            raise RouteError(404, f"no request '{printable(body.request_id)}' with cached content is known")
+        tokens = found.blocks * endpoint.hints.limits.block_tokens
+        answer = {"type": "cache_touch", "request_id": body.request_id, "outcome": found.status.value, "tokens": tokens}
+        return json_response(answer)
+
+
+async def _hinted(
+    endpoint: RouteServices, request: Request, body: MessagesRequest, text: Rendered, order: GenerationOrder
+) -> GenerationOrder:
+    """The order with the claim of its request, if it makes one. Raises: RequestError subclasses."""
+    headers, desk = session_headers(request), endpoint.hints
+    control = cache_control(body) if request.state.sought or body.evict_on_complete else None
+    session = named_session(headers, metadata=body.metadata) if headers or body.metadata else None
+    if control is None and session is None and body.kv_hints is None:
+        return order
+    if control is None:
+        return await hinted_order(desk, request, body, Asked(session), order)
+    request.state.ignored_fields += control.ignored
+
+    def rendering(before: CountTokensRequest) -> Rendering:
+        asked = messages_chat(before)
+        if not asked.chat.continue_final_message:
+            asked = replace(asked, chat=asked.chat.model_copy(update=CUT))
+        return prepare_messages(before, asked, endpoint.model)
+
+    shorter = [Beginning(partial(rendering, p.before), p.last) for p in control.breakpoints if p.before is not None]
+    run = partial(endpoint.translated, request)
+    lengths = iter(await desk.lengths.measure(run, text, order.prompts[0], shorter) if desk.servers else ())
+    kept = [Kept(one.ttl, None if one.before is None else next(lengths, 0)) for one in control.breakpoints]
+    asked = Asked(session, [one for one in kept if one.tokens != 0], control.evicts)
+    return await hinted_order(desk, request, body, asked, order)
 
 
 async def _edited(

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from serving.gateway.api.answers import MASKED_TOKENS, Answer, Count
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
+from serving.gateway.api.hints.fields import HintFields, PromptCacheFields
 from serving.gateway.api.messages.context_edits import ContextManagement
 from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, Probability, Seed, Texts, WireModel
 
@@ -14,8 +15,9 @@ from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priorit
 #
 # `routes` converts the contents and reports the block that this server does not support.
 
+_NOT_REFUSED = ("user", "reasoning_effort", *PromptCacheFields.model_fields)
 _OURS = {
-    **{name: Foreign() for name in ChatCompletionRequest.model_fields if name not in ("user", "reasoning_effort")},
+    **{name: Foreign() for name in ChatCompletionRequest.model_fields if name not in _NOT_REFUSED},
     "reasoning_effort": Foreign("output_config.effort"),
     "stop": Foreign("stop_sequences"),
     "max_completion_tokens": Foreign("max_tokens"),
@@ -62,8 +64,10 @@ class CountTokensRequest(WireModel):
     FOREIGN: ClassVar[Mapping[str, Foreign]] = {**_OURS, **REFUSED}
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(HintFields, CountTokensRequest):
     """POST /v1/messages."""
+
+    SOUGHT: ClassVar[bytes] = b"cache_control"
 
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)]
     stop_sequences: Texts | None = None
@@ -72,6 +76,8 @@ class MessagesRequest(CountTokensRequest):
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metadata: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    evict_on_complete: bool | None = None
     seed: Seed | None = None
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None
@@ -129,11 +135,21 @@ class ToolUseBlock(Answer):
     input: dict[str, Any]
 
 
+class CacheCreation(Answer):
+    """Tokens that breakpoints added to the cache, by time to live."""
+
+    ephemeral_5m_input_tokens: Count
+    ephemeral_1h_input_tokens: Count
+
+
 class MessagesUsage(Answer):
-    """Tokens of a request. The prompt is the sum of `input_tokens` and `cache_read_input_tokens`."""
+    """Tokens of a request. The prompt is the sum of `input_tokens`, `cache_creation_input_tokens` and
+    `cache_read_input_tokens`. `cache_creation` is sent if the request has breakpoints.
+    """
 
     input_tokens: Count
     cache_creation_input_tokens: Count
+    cache_creation: CacheCreation | None = None
     cache_read_input_tokens: Count
     output_tokens: Count
     masked_tokens: Count = Field(default=0, description=MASKED_TOKENS)

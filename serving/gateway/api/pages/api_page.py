@@ -100,6 +100,12 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "FILE_ID", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
+    "/v1/messages/cache_touch": {"request_id": "REQUEST_ID"},
+    "/v1/kv_hints": {
+        "protocol_version": "0.1",
+        "message_id": "m1",
+        "actions": [{"action_id": "a1", "action_type": "kv.release", "payload": {"session_id": "SESSION"}}],
+    },
 }
 """Example body of each operation that has one, by path; the same for every model."""
 FORM = "multipart/form-data"

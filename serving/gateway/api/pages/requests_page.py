@@ -30,6 +30,6 @@ def requests_page(pools_page: str = "") -> PageDocument:
     groups = [{"name": name, "color": color, "alpha": alpha, "kinds": kinds} for name, color, alpha, kinds in GROUPS]
     body = Template(page_asset("requests.html")).substitute(most=f"{t.MOST_ROWS:,}")
     script = page_asset("requests.js").replace("/*groups*/[]", json.dumps(groups))
-    links = [link("./", "Chat"), link("docs", "API"), link("metrics", "Metrics")]
+    links = [link("./", "Chat"), link("sessions", "Sessions"), link("docs", "API"), link("metrics", "Metrics")]
     links += [link(pools_page, "Pools")] if pools_page else []
     return document("Requests – CloudMatrix-Infer", links, [Html(body)], script)

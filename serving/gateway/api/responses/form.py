@@ -99,13 +99,15 @@ def _response(answering: Answering, frame: ResponseFrame, status: str, output: l
 
 
 def _usage(answering: Answering) -> Json:
-    """Tokens so far. Tokens written to a cache are not reported."""
-    prompt = sum(map(len, answering.order.prompts))
+    """Tokens so far. Tokens written to the cache are those that the request claims."""
+    order = answering.order
+    prompt = sum(map(len, order.prompts))
     completion = sum(choice.completion_tokens for choice in answering.choices)
-    cached = cache_use(answering.order, answering.choices).cached_tokens
+    cached = cache_use(order, answering.choices).cached_tokens
+    written = 0 if order.hints is None else sum(order.hints.written(cached).values())
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in answering.choices)},
         "total_tokens": prompt + completion,

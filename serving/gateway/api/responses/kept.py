@@ -111,10 +111,17 @@ class KeptResponse(msgspec.Struct, frozen=True):
 
     Args:
         items: items of the conversation before it, its own input included.
+        root: id of the conversation's first response; empty = this one.
     """
 
     response: Json
     items: list[Json]
+    root: str = ""
+
+    @property
+    def first(self) -> str:
+        """Id of the conversation's first response."""
+        return self.root or str(self.response["id"])
 
     @property
     def conversation(self) -> list[Json]:
@@ -204,11 +211,13 @@ class ResponseKeeper:
 
     Args:
         items: items of the conversation before it, its own input included.
+        root: see `KeptResponse`.
     """
 
     shelf: ResponseShelf
     namespace: str
     items: list[Json]
+    root: str = ""
     response: Json | None = None
 
     def take(self, response: Json) -> None:
@@ -218,4 +227,4 @@ class ResponseKeeper:
     async def keep(self) -> None:
         """Store the remembered response."""
         if self.response is not None:
-            await self.shelf.keep(self.namespace, KeptResponse(self.response, self.items))
+            await self.shelf.keep(self.namespace, KeptResponse(self.response, self.items, self.root))

@@ -10,7 +10,7 @@ from serving.gateway.api.admin.cancel_routes import Cancels
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
-from serving.gateway.api.prompts import Rendered, render_chat
+from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.responses.background_routes import (
     StoredEvents,
     accepted,
@@ -24,6 +24,7 @@ from serving.gateway.api.responses.background_runs import BackgroundRuns, frame_
 from serving.gateway.api.responses.compaction import said_by_user, triggered
 from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
 from serving.gateway.api.responses.form import compaction_form, item_stem, responses_form
+from serving.gateway.api.responses.hinted import ResponsesConversation, hinted_response
 from serving.gateway.api.responses.items import kept_items
 from serving.gateway.api.responses.kept import (
     PATH_PARAM,
@@ -40,7 +41,7 @@ from serving.gateway.api.responses.schema import (
     ResponseInputTokens,
     ResponsesRequest,
 )
-from serving.gateway.api.responses.translate import ResponsesChat, as_chat, input_ids, responses_order
+from serving.gateway.api.responses.translate import as_chat, input_ids, responses_order
 from serving.gateway.api.routes import RouteServices, json_response, request_body
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, prepare_chat_order
@@ -78,19 +79,19 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
         if body.background:
             check_background(body, shelf, runs)
             body = with_seed(body)
-        earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
-        order = await _order(endpoint, request, body, asked, text)
+        found = await _conversation(endpoint, shelf, request, body)
+        order = await _order(endpoint, request, body, found)
         stored = body.store is not False and shelf.keeps
         if body.background:
-            frame = frame_of(repeated_fields(body, stored=True), body, asked)
-            one = accepted(request, body, (earlier, given), order, frame, tenant, settings)
+            frame = frame_of(repeated_fields(body, stored=True), body, found.asked)
+            one = accepted(request, body, (found.earlier, found.given), order, frame, tenant, settings)
             response = await runs.start(one, arrived)
             if not body.stream:
                 return json_response(response)
             return StoredEvents(runs.events(tenant.namespace, response["id"], 0), settings.request_timeout_s)
-        items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
-        keeper = ResponseKeeper(shelf, tenant.namespace, items)
-        frame = frame_of(repeated_fields(body, stored=stored), body, asked, keeper.take)
+        items = [*found.earlier, *kept_items(found.given, item_stem(order.response_id))] if stored else []
+        keeper = ResponseKeeper(shelf, tenant.namespace, items, found.root)
+        frame = frame_of(repeated_fields(body, stored=stored), body, found.asked, keeper.take)
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
 
     @router.post(
@@ -109,10 +110,10 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
             if getattr(body, name):
                 raise invalid(name, "is not supported for a compaction, which is answered as a whole")
         body = body.model_copy(update={"input": triggered(body.input)})
-        earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
-        order = await _order(endpoint, request, body, asked, text)
-        kept = kept_items(said_by_user([*earlier, *given]), item_stem(order.response_id))
-        return endpoint.answer(order, compaction_form(frame_of({}, body, asked), kept), arrived)
+        found = await _conversation(endpoint, shelf, request, body)
+        order = await _order(endpoint, request, body, found)
+        kept = kept_items(said_by_user([*found.earlier, *found.given]), item_stem(order.response_id))
+        return endpoint.answer(order, compaction_form(frame_of({}, body, found.asked), kept), arrived)
 
     @router.post(
         "/responses/input_tokens",
@@ -122,9 +123,9 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
     async def input_tokens(request: Request) -> Response:
         """Count the tokens of a conversation, as the same request to /v1/responses would."""
         body = await endpoint.read(request, ResponsesRequest)
-        _, _, asked, text = await _conversation(endpoint, shelf, request, body)
-        with asked.words.spoken():
-            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, text))
+        found = await _conversation(endpoint, shelf, request, body)
+        with found.asked.words.spoken():
+            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, found.text))
         return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     return router
@@ -132,32 +133,35 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
 
 async def _conversation(
     endpoint: RouteServices, shelf: ResponseShelf, request: Request, body: ResponsesRequest
-) -> tuple[list[dict[str, Any]], str | list[object], ResponsesChat, Rendered]:
-    """Items of the conversation before a request, its input, the equivalent chat, and its prompt."""
+) -> ResponsesConversation:
+    """The conversation of a request, with what is kept of it."""
     namespace, model, settings = tenant_of(request).namespace, endpoint.model, endpoint.settings
-    earlier = []
+    root, earlier = "", []
     if (last := body.previous_response_id) is not None:
-        earlier = (await shelf.find(namespace, last, "previous_response_id")).conversation
+        kept = await shelf.find(namespace, last, "previous_response_id")
+        root, earlier = kept.first, kept.conversation
     given = await shelf.resolve(namespace, body.input)
     asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier, settings.media))
     with asked.words.spoken():
         ignored = ignored_in_tools(asked.chat)
         request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]
         rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
-        return earlier, given, asked, await render_chat(model, rendering)
+        return ResponsesConversation(root, earlier, given, asked, await render_chat(model, rendering))
 
 
 async def _order(
-    endpoint: RouteServices, request: Request, body: ResponsesRequest, asked: ResponsesChat, text: Rendered
+    endpoint: RouteServices, request: Request, body: ResponsesRequest, found: ResponsesConversation
 ) -> GenerationOrder:
-    """The order for a request with its prompt."""
+    """The order for a request with its prompt, and with its claim if it makes one."""
     model, settings, tenant = endpoint.model, endpoint.settings, endpoint.weights.apply(tenant_of(request))
+    asked, text = found.asked, found.text
     with asked.words.spoken():
-        return await endpoint.translated(
+        order = await endpoint.translated(
             request,
             lambda: responses_order(body, asked, model, settings, tenant, text),
             long=wants_grammar(asked.chat),
         )
+    return await hinted_response(endpoint, request, body, found, order)
 
 
 # The routes of stored responses: read one, list its input items, delete it.

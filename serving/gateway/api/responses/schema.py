@@ -8,6 +8,7 @@ from pydantic import Field, WithJsonSchema
 
 from serving.gateway.api.answers import MASKED_TOKENS, Answer, Count, TokenLogprob
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
+from serving.gateway.api.hints.fields import PromptCacheFields
 from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, SamplingFields, Texts, WireModel
 
 # The wire model of requests to OpenAI's Responses API.
@@ -43,7 +44,7 @@ class ResponseReasoningConfig(WireModel):
     summary: str | None = None
 
 
-class ResponsesRequest(SamplingFields):
+class ResponsesRequest(PromptCacheFields, SamplingFields):
     """POST /v1/responses."""
 
     model: str | None = None
@@ -65,7 +66,6 @@ class ResponsesRequest(SamplingFields):
     stream_options: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
-    prompt_cache_key: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: CacheSalt | None = None
     priority: Priority | None = None

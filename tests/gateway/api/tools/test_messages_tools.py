@@ -22,8 +22,8 @@ CLAUDE_CODE: dict[str, Any] = {
     "metadata": {"user_id": "user_0_account__session_1"},
     "system": [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1;"},
-        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
-        {"type": "text", "text": "Use tools.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"type": "text", "text": "Use tools.", "cache_control": {"type": "ephemeral"}},
     ],
     "tools": [BASH, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
     "thinking": {"type": "enabled", "budget_tokens": 31999},

@@ -1,0 +1,44 @@
+"""The live `KvHints`: every action goes to all memory servers, each of which acts on its own blocks."""
+
+from collections.abc import Sequence
+
+import ray
+
+from serving.gateway.live.memory_links import MemoryLinks
+from serving.ids import GatewayId, NodeId
+from serving.kvpool.core.messages import AskSessions, Hint, Hinted, SessionsListed
+from serving.kvpool.live.pool_control import PoolViewFollower
+from serving.kvpool.live.server_link import hello_of
+from serving.sockets.secrets import ClusterSecrets
+from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, SessionFacts, combined, merged_sessions
+
+_NOBODY = HintOutcome(HintStatus.REJECTED, reason="no memory server answered")
+
+
+class LiveKvHints:
+    """Asks over a gateway's links. A server that does not answer in time is left out."""
+
+    def __init__(self, links: MemoryLinks) -> None:
+        self._links = links
+
+    async def send(self, namespace: str, actions: Sequence[HintAction]) -> Sequence[HintOutcome]:
+        """See `KvHints.send`."""
+        answers = await self._links.ask_all(Hint(namespace, tuple(actions)), Hinted)
+        rows = [one.outcomes for one in answers.values() if len(one.outcomes) == len(actions)]
+        if not rows:
+            return [_NOBODY] * len(actions)
+        return [combined(row[index] for row in rows) for index in range(len(actions))]
+
+    async def sessions(self, namespace: str, limit: int) -> tuple[Sequence[SessionFacts], bool]:
+        """See `KvHints.sessions`."""
+        answers = await self._links.ask_all(AskSessions(namespace, limit), SessionsListed)
+        found = merged_sessions(one.sessions for one in answers.values())
+        return found[:limit], len(answers) == len(self._links.servers)
+
+
+def live_hints(gateway: GatewayId, secrets: ClusterSecrets, pool: PoolViewFollower | None) -> LiveKvHints | None:
+    """The port of one gateway, in an actor of Ray; None without a pool."""
+    if pool is None:
+        return None
+    node = NodeId(ray.get_runtime_context().get_node_id())
+    return LiveKvHints(MemoryLinks(hello_of(f"gateway-{gateway}", node, secrets), lambda: pool.view))

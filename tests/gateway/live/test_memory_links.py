@@ -1,0 +1,82 @@
+"""A gateway's connections to memory servers: answers, and what a server that is away, frozen or replaced costs."""
+
+import asyncio
+
+import pytest
+
+from serving.gateway.live import memory_links
+from serving.gateway.live.memory_links import MemoryLinks
+from serving.ids import NodeId
+from serving.kvpool.core.messages import Data, Looked, Lookup, Stats
+from serving.kvpool.live.server_link import hello_of
+from tests.kvpool.client_case import SOON_S, SPACE, chain, filled
+from tests.kvpool.pool_cluster import PoolCluster
+
+pytestmark = pytest.mark.real_time
+
+
+def links_to(pool: PoolCluster, secret: str = "secret") -> MemoryLinks:
+    """Links of a gateway on another node."""
+    return MemoryLinks(hello_of("gateway", NodeId("g"), secret), pool.view)
+
+
+def test_owners_answer_for_their_own_blocks_on_one_connection_each() -> None:
+    with filled(2, blocks=20) as (pool, _client, hashes):
+
+        async def scene() -> None:
+            links = links_to(pool)
+            asked = [*hashes, *chain(5, "absent")]
+            for _ in range(3):
+                answers = await links.ask_owners(asked, lambda mine: Lookup(SPACE, mine, 1.0), Looked, SOON_S)
+                found = {one.hash for answer in answers.values() for one in answer.found if one is not None}
+                assert found == set(hashes)
+                assert sum(len(answer.found) for answer in answers.values()) == len(asked), "each asked of one server"
+            connections = [one.value["connections"] for one in (await links.ask_all(Stats(), Data, SOON_S)).values()]
+            assert connections == [2, 2], "the client's that wrote, and one of the gateway"
+            assert links.servers == ("kv-0", "kv-1")
+            links.close()
+
+        asyncio.run(scene())
+
+
+def test_a_lost_server_is_absent_and_its_successor_answers() -> None:
+    with PoolCluster(2) as pool:
+
+        async def scene() -> None:
+            links = links_to(pool)
+            assert len(await links.ask_all(Stats(), Data, SOON_S)) == 2
+            pool.kill(0, listed=True)
+            assert list(await links.ask_all(Stats(), Data, SOON_S)) == ["kv-1"]
+            assert list(await links.ask_all(Stats(), Data, SOON_S)) == ["kv-1"]
+            pool.replace(0)
+            assert len(await links.ask_all(Stats(), Data, SOON_S)) == 2
+            pool.stop(1)
+            assert list(await links.ask_all(Stats(), Data, SOON_S)) == ["kv-0"]
+            links.close()
+            links_of_a_stranger = links_to(pool, "another secret")
+            assert await links_of_a_stranger.ask_all(Stats(), Data, SOON_S) == {}
+
+        asyncio.run(scene())
+
+
+def test_a_late_answer_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_links, "MAX_WAITING", 3)
+    with PoolCluster(1) as pool:
+
+        async def scene() -> None:
+            links = links_to(pool)
+            assert await links.ask_all(Stats(), Data, SOON_S)
+            pool.process(0).freeze()
+            asks = [links.ask_all(Stats(), Data, 0.2) for _ in range(5)]
+            assert await asyncio.gather(*asks) == [{}] * 5, "two are not sent, three wait in vain"
+            pool.process(0).resume()
+            answers: dict[str, Looked] = {}
+            for _ in range(100):  # the server is left alone for a moment
+                answers = await links.ask_all(Lookup(SPACE, tuple(chain(1)), 1.0), Looked, SOON_S)
+                if answers:
+                    break
+                await asyncio.sleep(0.05)
+            assert answers["kv-0"].found == (None,)
+            links.close()
+
+        asyncio.run(scene())
