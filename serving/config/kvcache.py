@@ -36,6 +36,13 @@ class KvCacheConfig:
     eviction: Eviction = key(
         "which blocks are evicted first; `cost` weighs size against the cost of recomputing", default="lru"
     )
+    prefetch_share: float = key(
+        "blocks on their way from SSD to memory because a request that needs them waits at a gateway, as a share of "
+        "memory; 0 = no prefetch",
+        default=0.1,
+        low=0.0,
+        high=0.5,
+    )
     high_water: float = key("memory use at which blocks start to move to SSD", default=0.95, low=0.05, high=1.0)
     low_water: float = key("memory use at which they stop moving", default=0.85, low=0.0, high=1.0)
     slab_kib: int = key("granularity in which memory is reassigned between block sizes [KiB]", default=2048, low=64)

@@ -52,6 +52,7 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
         eviction=config.eviction,
         lease_s=config.lease_s,
         write_lease_s=config.write_lease_s,
+        prefetch_share=config.prefetch_share,
     )
 
 

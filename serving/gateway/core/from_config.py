@@ -23,7 +23,8 @@ def core_settings(
         attention_tokens: of the model; see `PrefillCost`.
     """
     blocks = HISTORY_TOKENS // config.engine.block_tokens
-    hashed = config.gateway.routing == "locality" or (config.kvcache.replicas > 0 and config.engine.prefix_reuse)
+    pooled = config.kvcache.replicas > 0 and config.engine.prefix_reuse
+    hashed = config.gateway.routing == "locality" or pooled
     return GatewaySettings(
         name=gateway,
         pools=pools,
@@ -40,6 +41,7 @@ def core_settings(
         coming=config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values()),
         version=VERSION,
         prefer_host=config.serving.handoff == "prefer_host",
+        prefetch=pooled and config.kvcache.ssd_mib > 0 and config.kvcache.prefetch_share > 0,
     )
 
 

@@ -4,14 +4,19 @@ from collections.abc import Callable
 from math import inf, nextafter
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSlots
 from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.instances import RESERVE_TOKENS
 from serving.gateway.core.journal_commands import Need
 from serving.gateway.core.request_journal import SequenceJournal
+from serving.gateway.core.settings import GatewaySettings
+from serving.ids import BlockHash, SequenceId
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind, News, Prefilled, Refused, Tokens
+from serving.values.sequence import SequenceSpec
 
 # A job in progress at its gateway, and its sequences.
 
@@ -91,6 +96,29 @@ class Job:
         elif type(first) is Refused and first.kind is FailKind.OVERLOADED:
             retry_s = self.retry_after_s
             self.retry_after_s = first.retry_after_s if retry_s is None else min(retry_s, first.retry_after_s)
+
+
+def opened(
+    job: Job, settings: GatewaySettings, hashes: Callable[[SequenceSpec], tuple[BlockHash, ...]], now: float
+) -> tuple[Choice, ...]:
+    """The sequences of a job that is accepted, each with a journal.
+
+    Args:
+        hashes: computes a prompt's hashes, if they are needed.
+    """
+    specs = job.work.sequences
+    hashed = {id(spec.prompt): hashes(spec) for spec in specs}  # choices of a prompt share it
+    choices = []
+    for place, spec in enumerate(specs):
+        # The client's request id need not be unique; this one is, in the whole cluster.
+        own = replace(
+            spec,
+            sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
+            prompt_hashes=hashed[id(spec.prompt)],
+            line=settings.limits.line(job.work.key),
+        )
+        choices.append(Choice(job, place, SequenceJournal(own, now, settings.max_attempts)))
+    return tuple(choices)
 
 
 # Jobs that wait to start at one gateway: an `AdmissionQueue`, with the jobs themselves.

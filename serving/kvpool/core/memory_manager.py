@@ -8,17 +8,19 @@ entry on SSD is not removed to make room there.
 
     inventory.py   entries and their tiers        evictor.py      eviction from DRAM      leases.py    time limits
     spills.py      DRAM to SSD, SSD's own limit   promotions.py   SSD to DRAM             quotas.py    namespaces
+                                                  prefetches.py   the same, ahead of readers
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, Unlink, view_of
+from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, view_of
 from serving.kvpool.core.evictor import Evictor, trim_to_quotas
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
+from serving.kvpool.core.prefetches import PrefetchCount, Prefetches
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quotas import NamespaceUsage
 from serving.kvpool.core.server_settings import ManagerSettings
@@ -50,6 +52,7 @@ class MemoryManager:
         self._evictor = Evictor(self._inventory, self._spills)
         self._writers = Writers(self._inventory, self._evictor, self._spills)
         self._promotions = Promotions(self._inventory, self._evictor)
+        self._prefetches = Prefetches(self._inventory, self._promotions)
         self._held = 0
         self._last_tick = float("-inf")
 
@@ -146,6 +149,14 @@ class MemoryManager:
         for entry in wanted:
             self._promotions.want(entry, now)
 
+    def prefetch(self, space: Space, hashes: Sequence[BlockHash], now: float) -> PrefetchCount:
+        """Load blocks of a prefix from SSD before a reader asks for them: a bounded number of bytes, without a lease.
+
+        Blocks that are here count as used now. May evict other entries, and order loads and spills.
+        """
+        self._expire(now)
+        return self._prefetches.want(space, hashes, now)
+
     def found(self, version: int) -> Found | None:
         """Result of a lookup for this copy now; None = removed."""
         entry = self._inventory.visible(version)
@@ -229,15 +240,18 @@ class MemoryManager:
         trim_to_quotas(self._inventory)
         self._evictor.relieve(now)
         self._promotions.retry(now)
+        self._prefetches.go_on(now)
         self._spills.catch_up()
 
     def next_tick(self, now: float) -> float | None:
         """When `tick` is due; None = time alone changes no state. Valid until the next call of any other method."""
         due = self._leases.next_due
-        for time in (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until):
+        promotions, prefetches = self._promotions, self._prefetches
+        reserved = self._inventory.reservations.next_due
+        for time in (reserved, promotions.next_due, prefetches.next_due, self._evictor.clearing_until):
             if time is not None and (due is None or time < due):
                 due = time
-        if self._evictor.pressed or len(self._promotions) or self._spills.waiting:
+        if self._evictor.pressed or len(promotions) or len(prefetches) or self._spills.waiting:
             paced = self._last_tick + _PACE_S
             due = paced if due is None or paced < due else due
         return max(now, due) if due is not None else None
@@ -269,6 +283,7 @@ class MemoryManager:
         Raises: LedgerError if no load of this version is running.
         """
         self._promotions.finish(version, ok, unreadable=unreadable)
+        self._prefetches.finished(version)
         self._room_may_be_free(now)
 
     def restore(
@@ -279,23 +294,8 @@ class MemoryManager:
         Returns: its version; None if it is not taken over. Then the ledger orders the removal of its file, unless a
             newer copy uses the file's name: the caller removes no file itself.
         """
-        inventory = self._inventory
-        known = inventory.of(space).get(hash)
-        if self._spills.file_busy(space, hash) or (known is not None and known.on_ssd):
-            return None
-        account = inventory.accounts.of(space.namespace)
-        wanted = known is None and 0 < nbytes <= self.settings.ssd_bytes and not account.lacks(nbytes)
-        if not wanted or not self._spills.make_room(nbytes):
-            inventory.orders.append(Unlink(space, hash, kind))
-            return None
-        entry = inventory.add(space, hash, kind, nbytes, account)
-        entry.checksum = checksum
-        entry.last_use = last_use
-        inventory.ssd_used_bytes += nbytes
-        inventory.onto_ssd(entry)
-        inventory.show(entry)
-        self._counters.restored += 1
-        return entry.version
+        entry = self._spills.restore(space, hash, kind, nbytes, checksum, last_use)
+        return None if entry is None else entry.version
 
     def delete_namespace(self, namespace: str, now: float) -> tuple[int, int]:
         """Hide all entries of a namespace at once; writes in progress are dropped at their commit.
@@ -382,6 +382,7 @@ class MemoryManager:
         """
         check_inventory(self._inventory)
         check_flows(self._inventory, self._spills, self._promotions, self._held)
+        self._prefetches.check()
 
     def _expire(self, now: float) -> None:
         due = self._leases.next_due
@@ -394,3 +395,5 @@ class MemoryManager:
     def _room_may_be_free(self, now: float) -> None:
         if len(self._promotions):
             self._promotions.retry(now)
+        if len(self._prefetches):
+            self._prefetches.go_on(now)

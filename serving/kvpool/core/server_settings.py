@@ -31,6 +31,7 @@ class ManagerSettings:
         lease_s: default lease of a found entry.
         write_lease_s: how long a writer may take between reserve and commit.
         max_spills: maximum of concurrent writes to SSD.
+        prefetch_share: bytes that may be on their way from SSD ahead of readers, as a share of the region.
         quantum: sizes are rounded up to it [bytes]; 4096 with an SSD tier, which writes whole pages.
     """
 
@@ -46,6 +47,7 @@ class ManagerSettings:
     write_lease_s: float = 10.0
     max_spills: int = 64
     quantum: int = 4096
+    prefetch_share: float = 0.1
 
 
 # Settings of one memory server: its share of memory and disk, its address and its clients' secret.
@@ -75,6 +77,7 @@ class ServerSettings:
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client gets `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
+        prefetch_share: see `ManagerSettings`.
         reserve: allocate all memory at the start, see `UbSegment.create`.
         disk_full: returns whether to simulate a full disk, for tests; None = never.
     """
@@ -98,6 +101,7 @@ class ServerSettings:
     write_lease_s: float = 10.0
     max_connections: int = 256
     quantum: int = 4096
+    prefetch_share: float = 0.1
     reserve: bool = True
     disk_full: Callable[[], bool] | None = field(default=None, repr=False)
 
@@ -138,6 +142,7 @@ class ServerSettings:
             eviction=config.eviction,
             lease_s=config.lease_s,
             write_lease_s=config.write_lease_s,
+            prefetch_share=config.prefetch_share,
         )
 
     def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
@@ -154,4 +159,5 @@ class ServerSettings:
             lease_s=self.lease_s,
             write_lease_s=self.write_lease_s,
             quantum=self.quantum,
+            prefetch_share=self.prefetch_share,
         )

@@ -9,7 +9,7 @@ from enum import Enum
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Entry, Space, Spill
+from serving.kvpool.core.entry import Entry, Kind, Space, Spill, Unlink
 from serving.kvpool.core.inventory import Inventory
 
 _SEARCH = 64
@@ -150,6 +150,28 @@ class Spills:
             _version, entry = self._later.popitem(last=False)
             if entry.in_dram and not (entry.on_ssd or entry.spilling or entry.hidden):
                 self.write_through(entry)
+
+    def restore(
+        self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, checksum: int, last_use: float
+    ) -> Entry | None:
+        """Take over an entry whose file was found at the start; see `MemoryManager.restore`."""
+        inventory = self._inventory
+        known = inventory.of(space).get(hash)
+        if self.file_busy(space, hash) or (known is not None and known.on_ssd):
+            return None
+        account = inventory.accounts.of(space.namespace)
+        wanted = known is None and 0 < nbytes <= self._ssd_bytes and not account.lacks(nbytes)
+        if not wanted or not self.make_room(nbytes):
+            inventory.orders.append(Unlink(space, hash, kind))
+            return None
+        entry = inventory.add(space, hash, kind, nbytes, account)
+        entry.checksum = checksum
+        entry.last_use = last_use
+        inventory.ssd_used_bytes += nbytes
+        inventory.onto_ssd(entry)
+        inventory.show(entry)
+        inventory.counters.restored += 1
+        return entry
 
     def file_busy(self, space: Space, hash: BlockHash) -> bool:
         """Whether the file of this hash is being written."""

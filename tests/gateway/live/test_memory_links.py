@@ -1,15 +1,16 @@
 """A gateway's connections to memory servers: answers, and what a server that is away, frozen or replaced costs."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from serving.gateway.live import memory_links
-from serving.gateway.live.memory_links import MemoryLinks
+from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.ids import NodeId
 from serving.kvpool.core.messages import Data, Looked, Lookup, Stats
 from serving.kvpool.live.server_link import hello_of
-from tests.kvpool.client_case import SOON_S, SPACE, chain, filled
+from tests.kvpool.client_case import SOON_S, SPACE, chain, filled, put_all
 from tests.kvpool.pool_cluster import PoolCluster
 
 pytestmark = pytest.mark.real_time
@@ -78,5 +79,33 @@ def test_a_late_answer_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.05)
             assert answers["kv-0"].found == (None,)
             links.close()
+
+        asyncio.run(scene())
+
+
+def test_prefetches_are_asked_in_the_background_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_links, "MAX_PREFETCHES", 2)
+    monkeypatch.setattr(memory_links, "ANSWER_S", SOON_S)
+    hashes = chain(60)
+    with PoolCluster(2, ssd_folder=tmp_path, ssd_bytes=64 << 20, capacity_bytes=4 << 20) as pool:
+        put_all(pool.client(), hashes, 256 << 10)
+
+        async def scene() -> None:
+            prefetcher = Prefetcher(links_to(pool))
+            tasks = [prefetcher.start(SPACE, [*hashes[:10], *chain(2, "absent")]) for _ in range(3)]
+            assert [task is None for task in tasks] == [False, False, True], "the third is one too many"
+            await asyncio.gather(*filter(None, tasks))
+            blocks = prefetcher.blocks
+            assert (blocks["missing"], blocks["unanswered"], blocks.total()) == (4, 0, 24)
+            assert blocks["loading"] > 0
+            pool.kill(0, listed=True)
+            task = prefetcher.start(SPACE, hashes)
+            assert task is not None
+            await task
+            assert 10 < blocks["unanswered"] < 50, "those of the server that is away"
+            last = prefetcher.start(SPACE, hashes)
+            prefetcher.close()
+            assert last is not None
+            assert await asyncio.gather(last, return_exceptions=True) != [None]
 
         asyncio.run(scene())
