@@ -59,7 +59,7 @@ class MemoryServerStats:
         evictions: entries that left a tier for lack of capacity, by kind: `to_ssd`, `dropped`, `quota`, `from_ssd`.
         refused: rejected entries, by reason.
         moved_bytes: by operation: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
-        loads: entries loaded from SSD to memory, by cause: `demanded` by a reader, or `ahead`, for a request that waits.
+        loads: entries loaded from SSD to memory, by cause: `demanded` by a reader, or `ahead` of one.
         damaged: entries that failed their integrity check, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.

@@ -126,8 +126,8 @@ class VirtualGateway:
         if instance.name not in self._instances:
             return
         tokens, inside, free = instance.status()
-        # These values are used only where keys share capacity; otherwise the report skips them to stay fast.
-        waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.shared else (0, (0, 0))
+        # These values are used only where requests wait here; otherwise the report skips them to stay fast.
+        waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.at_gateway else (0, (0, 0))
         status = Status(
             queued_tokens=tokens,
             waiting=waiting,

@@ -57,5 +57,9 @@ def admission_limits(config: ServeConfig) -> AdmissionLimits:
     gateway = config.gateway
     keys = len(gateway.api_keys) + len(gateway.admin_keys) + sum(len(one.api_keys) for one in config.namespaces)
     return AdmissionLimits(
-        gateway.max_queued_requests, gateway.max_queued_tokens, gateway.max_running_sequences, shared=keys > 1
+        gateway.max_queued_requests,
+        gateway.max_queued_tokens,
+        gateway.max_running_sequences,
+        shared=keys > 1,
+        by_job=gateway.order == "job",
     )

@@ -132,14 +132,15 @@ class WaitingRoom:
     Args:
         queue: makes the decisions; must be unused.
         role_wait_s: how long a job waits while there is no instance at all [s].
-        pools: returns what the instances can run now; called only if keys share the queue.
+        pools: returns what the instances can run now; called only if requests wait here rather than there.
     """
 
     def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSlots | None]) -> None:
         self._queue = queue
         self._pools = pools
-        self._shared = queue.shared
-        self._ledger = ConcurrencyLedger()
+        self._counts = queue.limits.at_gateway
+        """Whether it counts what the instances can run."""
+        self._ledger = ConcurrencyLedger(shared=queue.limits.shared)
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
@@ -173,7 +174,8 @@ class WaitingRoom:
     def configure(self, limits: AdmissionLimits, role_wait_s: float) -> None:
         """Apply other limits; waiting jobs are kept."""
         self._queue.configure(limits)
-        self._shared = limits.shared
+        self._counts = limits.at_gateway
+        self._ledger.shared = limits.shared
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
@@ -185,7 +187,7 @@ class WaitingRoom:
         if number is None:
             return None
         job = self._waiting.pop(number)
-        if self._shared:
+        if self._counts:
             for choice in job.choices:
                 spec, key = choice.journal.spec, job.work.key
                 expected = min(spec.sampling.max_tokens, RESERVE_TOKENS)
@@ -193,7 +195,7 @@ class WaitingRoom:
         return job
 
     def _look(self, running: int, now: float) -> ConcurrencyLedger | None:
-        if not self._shared:
+        if not self._counts:
             return None
         self._ledger.update(self._pools(now), running, now)
         return self._ledger
@@ -213,12 +215,12 @@ class WaitingRoom:
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
         """Note that the prompt of a sequence is computed."""
-        if self._shared:
+        if self._counts:
             self._ledger.computed(choice.journal.spec.sequence_id, cached_tokens, now)
 
     def placed(self, choice: Choice) -> None:
         """Note that a sequence's KV is reserved at the generating instance."""
-        if self._shared:
+        if self._counts:
             self._ledger.placed(choice.journal.spec.sequence_id)
 
     def finished(self, choice: Choice, now: float) -> None:
@@ -259,5 +261,6 @@ def queued_request(number: int, job: GenerationJob, now: float) -> QueuedRequest
         weight=job.weight,
         priority=min([spec.priority for spec in specs]),
         # Of integers only: the same in every process. With the key, since no client may claim another's reservation.
+        session=job.session,
         mark=job.mark or hash((len(specs), specs[0].prompt, crc32(job.key.encode()))) & (2**63 - 1),
     )

@@ -22,7 +22,6 @@ from serving.gateway.live.memory_links import Prefetcher
 from serving.gateway.live.pool_links import Address, InstanceLink, LinkEvents, PoolLinks
 from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import GatewayId, ReplicaId, SequenceId
-from serving.kvpool.core.entry import Space
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.health import hangs
@@ -237,7 +236,7 @@ class LiveBackend:
                 self._fail(effect)
             case e.PrefetchKv():
                 if self.prefetcher is not None and (layout := self.links.pool_layout):
-                    self.prefetcher.start(Space(effect.namespace, layout), effect.hashes)
+                    self.prefetcher.start(effect.namespace, layout, effect.hashes)
             case e.Waits(sequence_id=waiting):
                 logger.info("%s waits: %s", waiting, effect.reason, extra=_named(waiting.rpartition("/")[0]))
             case e.Broken():

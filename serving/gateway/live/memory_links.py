@@ -237,14 +237,14 @@ class Prefetcher:
         self.blocks: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
 
-    def start(self, space: Space, hashes: Sequence[BlockHash]) -> "asyncio.Task[None] | None":
+    def start(self, namespace: str, layout: str, hashes: Sequence[BlockHash]) -> "asyncio.Task[None] | None":
         """Ask for one prefix, without waiting. Must be called on the event loop.
 
         Returns: ends with the answers; None if too many are under way, and this one is not asked for.
         """
         if len(self._running) >= MAX_PREFETCHES:
             return None
-        task = asyncio.get_running_loop().create_task(self._ask(space, hashes))
+        task = asyncio.get_running_loop().create_task(self._ask(Space(namespace, layout), hashes))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task

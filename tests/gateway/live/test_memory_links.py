@@ -92,18 +92,20 @@ def test_prefetches_are_asked_in_the_background_and_counted(tmp_path: Path, monk
 
         async def scene() -> None:
             prefetcher = Prefetcher(links_to(pool))
-            tasks = [prefetcher.start(SPACE, [*hashes[:10], *chain(2, "absent")]) for _ in range(3)]
+            tasks = [
+                prefetcher.start(SPACE.namespace, SPACE.layout, [*hashes[:10], *chain(2, "absent")]) for _ in range(3)
+            ]
             assert [task is None for task in tasks] == [False, False, True], "the third is one too many"
             await asyncio.gather(*filter(None, tasks))
             blocks = prefetcher.blocks
             assert (blocks["missing"], blocks["unanswered"], blocks.total()) == (4, 0, 24)
             assert blocks["loading"] > 0
             pool.kill(0, listed=True)
-            task = prefetcher.start(SPACE, hashes)
+            task = prefetcher.start(SPACE.namespace, SPACE.layout, hashes)
             assert task is not None
             await task
             assert 10 < blocks["unanswered"] < 50, "those of the server that is away"
-            last = prefetcher.start(SPACE, hashes)
+            last = prefetcher.start(SPACE.namespace, SPACE.layout, hashes)
             prefetcher.close()
             assert last is not None
             assert await asyncio.gather(last, return_exceptions=True) != [None]
