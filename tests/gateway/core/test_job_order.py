@@ -167,5 +167,5 @@ class JobOrderMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.waits)
 
 
-JobOrderMachine.TestCase.settings = settings(stateful_step_count=60)
+JobOrderMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 TestJobOrderMachine = JobOrderMachine.TestCase
