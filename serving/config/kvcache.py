@@ -20,11 +20,12 @@ class KvCacheConfig:
         (restarts(*ENGINES), "get_timeout_s put_timeout_s max_store_share store_decoded models"),
         (restarts(*ENGINES, KVCACHE), "ssd_path scope"),
         (restarts(GATEWAY), "directory salt"),
+        (restarts(GATEWAY, KVCACHE), "ssd_mib prefetch_share"),
         (in_place(SERVE), "replicas"),
         (in_place(POOL_CONTROL), "ramp_s"),
         (in_place(KVCACHE), "drain_s"),
     )
-    LIVE_ONLY = "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"
+    LIVE_ONLY = "ssd_path write_lease_s put_timeout_s models scope directory salt"
 
     replicas: int = key("memory servers; 0 = no pool", default=0, low=0, high=384)
     ub_memory_mib: int = key("UB segment of one memory server [MiB]", default=256, low=1)

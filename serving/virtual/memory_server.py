@@ -104,6 +104,11 @@ class VirtualServer:
         """When the next read or write of its disk ends."""
         return self._disk[0][0] if self._disk else None
 
+    @property
+    def disk_free_at(self) -> float:
+        """When all reads and writes that were handed to its disk have ended."""
+        return self._disk_free_at
+
     def take_orders(self, now: float) -> None:
         """Hand the ledger's orders to the disk."""
         orders: Sequence[Order] = self.manager.take_orders()

@@ -68,8 +68,11 @@ class Supernode:
         latency_s = cost.device.links.vpc_latency_s if plane == "vpc" else 0.0
         self.network = Network(self.queue, topology, rate, Plane(plane), latency_s)
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
-        self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
-        self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
+        ssd_rate = config.simulation.ssd_gb_per_s * 1e9
+        self.pool = VirtualPool(config.kvcache, self.block_bytes, ssd_bytes_per_s=ssd_rate) if has_pool else None
+        self.movers = VirtualMovers(
+            self.network, self.pool, self.token_bytes, config.engine.block_tokens, config.kvcache.get_timeout_s
+        )
         dies = [prompts_pool(config).dies_per_instance, answers_pool(config).dies_per_instance]
         self.times = TableTimes(cost, config.simulation, *dies)
         self._around = DriverContext(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
@@ -292,6 +295,7 @@ class Supernode:
             config.gateway.replicas,
             config.gateway.request_timeout_s,
             self._seed,
+            self.pool,
         )
 
     def instances(self, pool: str) -> Sequence[PrefillInstance | DecodeInstance]:
@@ -352,7 +356,9 @@ class Supernode:
             if self.config.engine.prefix_reuse:
                 hashes = names.names(request.prompt_tokens, request.blocks, row)
             order = row, request.prompt_tokens, request.output_tokens, hashes
-            self.gateways[row % len(self.gateways)].submit(order, request.key)
+            turn = None if self.arrivals is None else self.arrivals.turn_of(row)
+            session = "" if turn is None else str(turn[0].number)
+            self.gateways[row % len(self.gateways)].submit(order, request.key, session)
 
         gateway_s = self.config.simulation.gateway_s
         self.arrivals = Feed(workload, self.queue, self.book, gateway_s, enter, self._all_arrived)
