@@ -2,16 +2,25 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from serving.gateway.core import events as e
+from serving.gateway.core.prefetch_choice import LONG_TOKENS
 from serving.gateway.live import memory_links
+from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
-from serving.ids import NodeId
+from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.kvpool.core.messages import Data, Looked, Lookup, Stats
 from serving.kvpool.live.server_link import hello_of
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.kvpool.client_case import SOON_S, SPACE, chain, filled, put_all
 from tests.kvpool.pool_cluster import PoolCluster
+from tests.live.harness import small_config
 
 pytestmark = pytest.mark.real_time
 
@@ -109,5 +118,43 @@ def test_prefetches_are_asked_in_the_background_and_counted(tmp_path: Path, monk
             prefetcher.close()
             assert last is not None
             assert await asyncio.gather(last, return_exceptions=True) != [None]
+
+        asyncio.run(scene())
+
+
+def test_a_gateway_has_a_waiting_prompt_loaded_without_an_answer_of_anybody(tmp_path: Path) -> None:
+    hashes = chain(40)
+    config = small_config(Path("/nowhere"), kvcache={"replicas": 1, "ssd_mib": 64, "ub_memory_mib": 4})
+    with PoolCluster(1, ssd_folder=tmp_path, ssd_bytes=64 << 20, capacity_bytes=4 << 20, prefetch_share=0.5) as pool:
+        client = pool.client()
+        put_all(client, hashes, 256 << 10)
+
+        async def scene() -> None:
+            backend = LiveBackend(GatewayId("g"), "s", config, ["prefill", "decode"])
+            backend.prefetcher = Prefetcher(links_to(pool))
+            welcome = SimpleNamespace(pool_layout=SPACE.layout, node="n")
+            link = SimpleNamespace(up=True, welcome=welcome, send=lambda order: True, close=lambda why: None)
+            replica = ReplicaId("prefill#0")
+            backend.links._links[replica] = cast(Any, link)
+            backend._tell(e.InstanceUp(replica, "prefill", NodeId("n"), 10_000))
+            backend._tell(e.InstanceStatus(replica, Status(0, 0, 0, 10_000, False, 0.0, 0.0)))
+            prompt = tuple(range(LONG_TOKENS))
+            spec = SequenceSpec(SequenceId("r/0"), prompt, SamplingParams(), prompt_hashes=tuple(hashes[:8]))
+            generation = backend.submit(GenerationJob(RequestId("r"), (spec,)))
+            await asyncio.gather(*backend.prefetcher._running)
+            assert backend.prefetcher.blocks == {
+                "in_memory": 0,
+                "loading": 8,
+                "missing": 0,
+                "refused": 0,
+                "unanswered": 0,
+            }
+            pool.kill(0, listed=True)
+            backend.submit(GenerationJob(RequestId("q"), (spec,)))
+            await asyncio.gather(*backend.prefetcher._running)
+            assert backend.prefetcher.blocks["unanswered"] == 8
+            assert backend.core.running == 2, "nothing depends on it"
+            generation.cancel()
+            backend.close()
 
         asyncio.run(scene())
