@@ -69,8 +69,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "kvcache.ssd_mib": ("plain", 70),
     "kvcache.write_through": ("plain", True),
     "kvcache.eviction": ("slo", "lfu"),
-    "kvcache.prefetch_share": ("plain", 0.0),
-    "kvcache.get_timeout_s": ("plain", 0.01),
+    "kvcache.prefetch_share": ("plain", 0.5),
     "kvcache.high_water": ("plain", 0.95),
     "kvcache.low_water": ("plain", 0.1),
     "kvcache.max_store_share": ("plain", 0.0),
@@ -150,6 +149,7 @@ ELSEWHERE = {
     "experts.on_loss",  # tests/virtual/core/test_expert_group.py, as the next
     "experts.straggler",
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
+    "kvcache.get_timeout_s",  # tests/virtual/core/test_ssd_loads.py
     "kvcache.lease_s",
     "kvcache.ramp_s",
     "kvcache.slab_kib",
