@@ -45,7 +45,7 @@ class OpenJob:
                 yield number, due_s
 
 
-class Feed:
+class ArrivalFeed:
     """Sends the requests of one workload.
 
     Attributes:
