@@ -112,7 +112,8 @@ class RecordedTrace:
             check_lengths(self.path, number, line.input_length, line.output_length)
             ids = checked_ids(self.path, number, line.hash_ids)
             self._check_turn(number, line, before)
-            self._check_time(number, line, begun_ms if line.turn == 0 or before is None else before.timestamp)
+            earliest_ms = begun_ms if line.turn == 0 or before is None or line.waits_for else before.timestamp
+            self._check_time(number, line, earliest_ms)
             begun_ms = line.timestamp if line.turn == 0 else begun_ms
             before = line
             count += 1

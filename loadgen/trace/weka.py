@@ -126,7 +126,7 @@ class WekaTrace:
 
 @dataclass(slots=True)
 class _Counts:
-    """What the reader had to make sense of."""
+    """Counts of what the reader had to make sense of."""
 
     assumed: int = 0
     empty_branches: int = 0

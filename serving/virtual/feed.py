@@ -45,7 +45,7 @@ class OpenJob:
                 yield number, due_s
 
 
-class Feed:
+class ArrivalFeed:
     """Sends the requests of one workload.
 
     Attributes:
@@ -155,7 +155,12 @@ class Feed:
         self._active -= not job.unsent
         self._turns[len(self._book.rows)] = job, number
         repeated = min(turn.repeated_blocks * tokens, turn.prompt_tokens)
-        self._book.next_turn = job.job.number, turn.pause_s if turn.waits_for else math.nan, repeated
+        self._book.next_turn = (
+            job.job.number,
+            len(job.job.turns),
+            turn.pause_s if turn.waits_for else math.nan,
+            repeated,
+        )
         self._enter(TraceRequest(sent_s, turn.prompt_tokens, turn.output_tokens, turn.blocks()), sent_s)
         self._look_whether_all()
 

@@ -11,7 +11,7 @@ from serving.virtual.result import DecisionRecord, Outcome, RequestColumns
 
 _KEPT_OF_A_KIND = 200
 _NAN = math.nan
-NO_JOB = -1, _NAN, 0
+NO_JOB = -1, 0, _NAN, 0
 """`Book.next_turn` of a request that is of no job."""
 
 
@@ -27,8 +27,8 @@ class Book:
         self._on_empty = on_empty
         self.on_end: Callable[[int], None] | None = None
         """Called with the row whenever a request has ended."""
-        self.next_turn: tuple[int, float, int] = NO_JOB
-        """Of the next request: job, pause before it [s] and repeated tokens; see `RequestColumns`."""
+        self.next_turn: tuple[int, int, float, int] = NO_JOB
+        """Of the next request: job, its turns, pause before it [s] and repeated tokens; see `RequestColumns`."""
         self.tally = TrafficTally(slo)
         self.rows = RequestColumns()
         self.open_rows = 0
@@ -55,8 +55,9 @@ class Book:
         rows.outcome.append(Outcome.UNFINISHED)
         rows.queue_s.append(_NAN)
         rows.adopted_s.append(_NAN)
-        job, pause_s, repeated = self.next_turn
+        job, turns, pause_s, repeated = self.next_turn
         rows.job.append(job)
+        rows.job_turns.append(turns)
         rows.pause_s.append(pause_s)
         rows.repeated_tokens.append(repeated)
         self.next_turn = NO_JOB

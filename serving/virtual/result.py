@@ -52,6 +52,8 @@ class RequestColumns:
     """When a decode instance first held the prompt's KV; nan if the KV was never moved."""
     job: "array[int]" = field(default_factory=lambda: array("q"))
     """Number of the job that the request is a turn of; -1 if none."""
+    job_turns: "array[int]" = field(default_factory=lambda: array("q"))
+    """Turns of that job in all; 0 without one."""
     pause_s: "array[float]" = field(default_factory=lambda: array("d"))
     """Pause in front of a job's turn; nan for its first turn, and without a job."""
     repeated_tokens: "array[int]" = field(default_factory=lambda: array("q"))

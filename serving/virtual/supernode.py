@@ -23,7 +23,7 @@ from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.decode_sizes import DecodeSizes
 from serving.virtual.event_queue import EventQueue
-from serving.virtual.feed import Feed
+from serving.virtual.feed import ArrivalFeed
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.journal_book import Book
@@ -77,7 +77,7 @@ class Supernode:
         self.times = TableTimes(cost, config.simulation, *dies)
         self._around = DriverContext(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
         self._seed = seed
-        self.arrivals: Feed | None = None
+        self.arrivals: ArrivalFeed | None = None
         self.prefills: list[PrefillInstance] = []
         self.decodes: list[DecodeInstance] = []
         self.aggregated: list[AggregatedInstance] = []
@@ -347,7 +347,7 @@ class Supernode:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def feed(self, workload: RequestStream) -> None:
-        """Schedule the arrivals of a workload; see `Feed`."""
+        """Schedule the arrivals of a workload; see `ArrivalFeed`."""
         names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
 
         def enter(request: TraceRequest, sent_s: float) -> None:
@@ -361,7 +361,7 @@ class Supernode:
             self.gateways[row % len(self.gateways)].submit(order, request.key, session)
 
         gateway_s = self.config.simulation.gateway_s
-        self.arrivals = Feed(workload, self.queue, self.book, gateway_s, enter, self._all_arrived)
+        self.arrivals = ArrivalFeed(workload, self.queue, self.book, gateway_s, enter, self._all_arrived)
         self.arrivals.begin()
 
     def _all_arrived(self) -> None:

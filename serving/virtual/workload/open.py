@@ -47,9 +47,8 @@ def open_workload(
 
     Args:
         path: file, or folder of a ServeGen model.
-        rate: factor by which time is compressed, except for pauses in agents' conversations. length: factor on prompt
-            and output lengths; `prompt_length` and `output_length` override it for one of them. See `reshaping` for its
-            effect on prefix ids.
+        rate: factor by which time is compressed, but not pauses in agents' conversations. length: factor on lengths;
+            `prompt_length` and `output_length` override it for one of them. Its effect on prefix ids: see `reshaping`.
         limit: most requests (of an agents' trace: conversations), of all repetitions and shards together.
         start_s, duration_s: stretch of the trace, in its own time [s]; arrivals are then relative to its start.
         seed: of generated requests (ServeGen). repeat: number of passes through the trace, each with its own prefixes.
@@ -72,27 +71,25 @@ def open_workload(
     with refused_in_our_terms():
         trace = open_trace(path, reading)
     if isinstance(trace, WekaTrace):
-        replay_jobs = JobReplay(jobs_of(trace, stretch), trace.block_tokens, stretch, scaling, portion)
-        return _job_stream(path, replay_jobs, trace)
+        return _job_stream(path, trace, stretch, scaling, portion)
     own_block = trace.block_tokens
     scaled_block = _NO_IDS_BLOCK_TOKENS if own_block is None else scaling.block_tokens(own_block)
     keeps = _size_bytes(path, trace) <= kept_bytes
     source = _source(trace, token_s, stretch, portion.shard[1], keeps)
     replay = Replay(str(path), source, own_block, stretch, scaling, portion)
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
-    if not keeps:
-        _look_at_the_first(trace)
     return RequestStream(
         _name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block,
         notes=trace.notes,
     )  # fmt: skip
 
 
-def _job_stream(path: Path, replay: JobReplay, trace: WekaTrace) -> RequestStream:
+def _job_stream(path: Path, trace: WekaTrace, stretch: Stretch, scaling: Scaling, portion: Portion) -> RequestStream:
     """The conversations of a trace.
 
     Raises: TraceError if the stretch has none.
     """
+    replay = JobReplay(jobs_of(trace, stretch), trace.block_tokens, stretch, scaling, portion)
     count, last_s = 0, 0.0
     for job in replay:
         count, last_s = count + 1, job.start_s
@@ -100,7 +97,7 @@ def _job_stream(path: Path, replay: JobReplay, trace: WekaTrace) -> RequestStrea
         raise TraceError(f"{path}: no conversation starts in this stretch; choose another one")
     return RequestStream(
         _name(path, replay, 1.0), (), count=count, duration_s=last_s, jobs=replay, notes=trace.notes,
-        block_tokens=replay.scaling.block_tokens(trace.block_tokens),
+        block_tokens=scaling.block_tokens(trace.block_tokens),
     )  # fmt: skip
 
 
@@ -135,6 +132,7 @@ def _source(
     if keeps:
         kept = list(sharded(stretch.of(batches(trace, token_s)), shards))
         return lambda: kept
+    _look_at_the_first(trace)
     return lambda: sharded(stretch.of(batches(trace, token_s)), shards)
 
 
