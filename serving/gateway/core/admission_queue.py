@@ -90,6 +90,10 @@ class AdmissionQueue:
         """Start of the oldest request's wait; None if no request waits."""
         return next(iter(self._since.values()), None)
 
+    def upcoming(self, most: int) -> list[int]:
+        """Numbers of about the next requests to start."""
+        return [one.number for one in self._lines.upcoming(most)]
+
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def offer(

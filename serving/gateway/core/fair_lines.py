@@ -12,7 +12,7 @@ request. So no request waits forever: with n older ones in its line it starts wi
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
@@ -102,6 +102,12 @@ class FairLines:
             return min(waiting, key=_virtual).next()
         firsts = (line.next() for line in sorted(waiting, key=_virtual))
         return next((one for one in firsts if not held(one)), None)
+
+    def upcoming(self, most: int) -> list[QueuedRequest]:
+        """About the next requests to start: of the lines that are next, the first ones of each."""
+        waiting = sorted([line for line in self._lines.values() if line.order], key=_virtual)[:most]
+        share = -(-most // max(1, len(waiting)))
+        return [one for line in waiting for one in nsmallest(share, line.order.values(), key=_turn)][:most]
 
     def start(self, one: QueuedRequest) -> None:
         """Start a request and charge its key. Effects: drops empty lines that are not ahead in virtual time."""

@@ -205,7 +205,7 @@ class Gateway:
         self._bound_deadlines()
         self._let_in()
         if self.settings.prefetch:
-            self._out += prefetches(job, waits=self.room.find(number) is not None)
+            self._out += prefetches(self.room, job)
 
     def _let_in(self) -> None:
         """Start waiting jobs as far as possible. A start may finish a job immediately, which would call this again."""
@@ -220,6 +220,8 @@ class Gateway:
                     self._break(job, error)
         finally:
             self._letting_in = False
+        if self.settings.prefetch and len(self.room):
+            self._out += prefetches(self.room)
 
     def _start(self, job: Job) -> None:
         self._running[job.number] = job

@@ -59,9 +59,10 @@ class Job:
         started: when it left the queue [s].
         tokens: known tokens of all its sequences.
         retry_after_s: shortest Retry-After of a full instance.
+        prefetched: whether its prefixes were named to the memory servers.
     """
 
-    __slots__ = ("choices", "closed", "number", "retry_after_s", "started", "submitted", "tokens", "work")
+    __slots__ = ("choices", "closed", "number", "prefetched", "retry_after_s", "started", "submitted", "tokens", "work")
 
     def __init__(self, number: int, work: GenerationJob, now: float) -> None:
         self.number = number
@@ -69,7 +70,7 @@ class Job:
         self.choices: tuple[Choice, ...] = ()
         self.tokens = sum([len(s.prompt) + len(s.output) for s in work.sequences])
         self.submitted = self.started = now
-        self.closed = False
+        self.closed = self.prefetched = False
         self.retry_after_s: float | None = None
 
     @property
@@ -79,6 +80,11 @@ class Job:
             if choice.delivered:
                 return True
         return False
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of its longest prompt."""
+        return max([len(spec.prompt) for spec in self.work.sequences])
 
     @property
     def stuck(self) -> bool:
@@ -180,6 +186,10 @@ class WaitingRoom:
 
     def find(self, number: int) -> Job | None:
         return self._waiting.get(number)
+
+    def upcoming(self, most: int) -> list[Job]:
+        """About the next jobs to start."""
+        return [self._waiting[number] for number in self._queue.upcoming(most)]
 
     def next(self, running: int, now: float) -> Job | None:
         """Take the job that starts now; call only while an instance is available."""

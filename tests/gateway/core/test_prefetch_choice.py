@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from serving.gateway.core import events as e
 from serving.gateway.core.gateway_admission import AdmissionLimits
-from serving.gateway.core.prefetch_choice import LONG_TOKENS
+from serving.gateway.core.prefetch_choice import LONG_TOKENS, NEXT
 from serving.ids import BlockHash
 from serving.values.jobs import GenerationJob
 from serving.values.prefix_hash import prefix_hashes
@@ -38,6 +38,19 @@ def test_what_waits_or_is_long_is_loaded_ahead_each_prompt_once() -> None:
     assert one.prefetches[-1].namespace == "red"
     idle = bench()
     assert asked(idle, job(prompt=LONG)) == [prefix_hashes(LONG, BLOCK_TOKENS, b"")]
+
+
+def test_of_a_long_queue_only_the_next_few_are_loaded_until_their_turn_comes() -> None:
+    one = bench()
+    prompts = [tuple(range(n, n + 2 * BLOCK_TOKENS)) for n in range(0, 1000, 100)]
+    numbers = [one.submit(job(prompt=prompt)) for prompt in prompts]
+    named = [prefix_hashes(prompt, BLOCK_TOKENS, b"") for prompt in prompts]
+    assert [found.hashes for found in one.prefetches] == named[1 : 1 + NEXT], "the first has started"
+    one.tell(e.CancelJob(numbers[0]))
+    assert [found.hashes for found in one.prefetches] == named[1 : 2 + NEXT], "one has started, the next is loaded"
+    one.tell(e.CancelJob(numbers[1]))
+    one.tell(e.CancelJob(numbers[2]))
+    assert [found.hashes for found in one.prefetches] == named[1 : 4 + NEXT]
 
 
 def test_without_an_ssd_tier_and_for_refused_requests_nothing_is_asked() -> None:
