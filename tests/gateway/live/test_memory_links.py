@@ -117,7 +117,8 @@ def test_prefetches_are_asked_in_the_background_and_counted(tmp_path: Path, monk
             last = prefetcher.start(SPACE.namespace, SPACE.layout, hashes)
             prefetcher.close()
             assert last is not None
-            assert await asyncio.gather(last, return_exceptions=True) != [None]
+            (ended,) = await asyncio.gather(last, return_exceptions=True)
+            assert isinstance(ended, asyncio.CancelledError)
 
         asyncio.run(scene())
 
