@@ -40,11 +40,14 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: tokens requested (`max_tokens`).
         input_tokens: tokens of `prompt` as planned, None if not counted; the server's count is in the record.
         asked_input_tokens, asked_output_tokens: the workload's lengths if the plan changed them, because the model
-        cannot take so many tokens or because at least one must be sent; None = as planned. think_s: pause between the
-        end of the previous turn's response and this turn [s]; 0 for the first turn. hash_ids: identity of the prompt's
-        blocks of `block_tokens` tokens each, as in a Mooncake trace: equal ids at equal positions are equal prefixes.
-        Empty if unknown. block_tokens: tokens of one block of `hash_ids`; 0 without them. body:
-        exact request body, for replays; overrides all other fields. None = the endpoint renders it.
+            cannot take so many tokens or because at least one must be sent; None = as planned.
+        think_s: pause between the end of the previous turn's response and this turn [s]; 0 for the first turn.
+        waits_for: turns of the conversation, counted from 0, whose ends it waits for, if not just for the turn before.
+            Only in conversations without history.
+        hash_ids: identity of the prompt's blocks of `block_tokens` tokens each, as in a Mooncake trace: equal ids at
+            equal positions are equal prefixes. Empty if unknown.
+        block_tokens: tokens of one block of `hash_ids`; 0 without them.
+        body: exact request body, for replays; overrides all other fields. None = the endpoint renders it.
     """
 
     prompt: Prompt
@@ -53,6 +56,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
     think_s: float = 0.0
+    waits_for: list[int] = []
     hash_ids: list[int] = []
     block_tokens: int = 0
     body: bytes | None = None

@@ -60,6 +60,8 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         planned_input_tokens, planned_output_tokens: lengths sent and requested, by the plan.
         asked_input_tokens, asked_output_tokens, turns_left_out: see `plan.Turn` and `plan.Conversation`; the last one
             is set only for a conversation's first turn.
+        job_turns: turns of its conversation as planned. think_s: planned pause in front of it [s].
+        waits_for: see `plan.Turn`.
         content_chars: characters of the response.
         finish_reason: of the (last) choice, empty if none was received.
         server_times: server-side times in the response [s], such as "queue", "ttft".
@@ -94,6 +96,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
     turns_left_out: int = 0
+    job_turns: int = 1
+    think_s: float = 0.0
+    waits_for: list[int] = []
     content_chars: int = 0
     finish_reason: str = ""
     server_times: dict[str, float] = {}

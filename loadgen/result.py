@@ -6,6 +6,8 @@ struct `RunResult` below, in seconds. Fields are only ever added within one sche
 meaning gets a new version.
 """
 
+from dataclasses import dataclass
+
 import msgspec
 
 SCHEMA = "loadgen-result/1"
@@ -115,6 +117,54 @@ class CacheUse(msgspec.Struct, kw_only=True):
     hit_share: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseMisses:
+    """Turns of jobs after pauses of one class.
+
+    Attributes:
+        pause: name of the class.
+        turns: of those whose repeated tokens are known and not 0.
+        repeated_tokens: leading prompt tokens that an earlier turn of the job had.
+        missed_tokens: of these, computed again; up to one KV block a turn because caches hold whole blocks.
+    """
+
+    pause: str
+    turns: int
+    repeated_tokens: int
+    missed_tokens: int
+
+    @property
+    def miss_share(self) -> float:
+        """Part of the repeated tokens that was computed again, 0..1."""
+        return self.missed_tokens / self.repeated_tokens if self.repeated_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures:
+    """Conversations of several turns as a whole; the simulator reports the same. Unknown is None.
+
+    Attributes:
+        jobs: that were begun. completed: every turn has its whole response.
+        time_p50_s, time_p95_s: from the first turn's due time to the last response's end, pauses included; of completed
+            jobs, as the next three.
+        computed_tokens_p50, computed_tokens_p95, computed_tokens_mean: prompt tokens of a job that were not cached.
+        cached_share: cached part of the prompt tokens of all turns, 0..1.
+        npu_s_per_job: NPU time of the whole run over completed jobs [s].
+        pauses: misses by the length of the pause in front of a turn.
+    """
+
+    jobs: int
+    completed: int
+    time_p50_s: float | None
+    time_p95_s: float | None
+    computed_tokens_p50: float | None
+    computed_tokens_p95: float | None
+    computed_tokens_mean: float | None
+    cached_share: float | None
+    npu_s_per_job: float | None
+    pauses: list[PauseMisses]
+
+
 class SteadyState(msgspec.Struct, kw_only=True):
     """The longest stretch with at least 90 % of peak concurrency, and the main metrics of requests started in it."""
 
@@ -210,6 +260,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         contradictions: successful answers that contradict the server's own usage, see `metrics.contradictions`.
         peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
         metrics: name (see `metrics.definitions`) -> distribution.
+        jobs: conversations of several turns; None if there were none.
         lengths: "input" and "output" -> requested and sent. turns_left_out: by all conversations together, because
             their history would not have fitted the model. samples: a few, unless disabled; none without `--out`. npus:
             of the server, from the user or from the server's own metrics; None if neither did. warnings: caveats for a
@@ -242,6 +293,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     throughput: Throughput
     slo: SloResult | None = None
     cache: CacheUse | None = None
+    jobs: JobFigures | None = None
     steady_state: SteadyState | None = None
     generator: Generator
     timeline: list[TimelinePoint] = []

@@ -182,6 +182,7 @@ def _server() -> MemoryServerStats:
         evictions={"dropped": 0},
         refused={"full": 0},
         moved_bytes={"sent": 0},
+        loads={"ahead": 0},
         damaged=_TIERS,
         latencies=_latencies("lookup"),
         namespaces={"default": _TIERS},

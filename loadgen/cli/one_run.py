@@ -18,6 +18,7 @@ from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.errors import UsageError
 from loadgen.exit_codes import ExitCode
+from loadgen.metrics.jobs import with_npus
 from loadgen.metrics.samples import SAMPLES, samples
 from loadgen.metrics.summary import summarize
 from loadgen.metrics.verdict import GeneratorFacts, Identity
@@ -162,6 +163,7 @@ def run_once(
         result.warnings = []  # the reason alone describes a run ended by a watch
     series = _kept_series(scraper, report.t0, folder)
     result.npus = flags.npus or (npus(series) if series else None)
+    result.jobs = with_npus(result.jobs, result.npus, result.duration_s)
     if aborted or not report.interrupted:
         return Measured(result, records, series, aborted[0] if aborted else "")
     stopped = ExitCode.FAILURE if report.problems else ExitCode.INTERRUPTED

@@ -31,7 +31,7 @@ from loadgen.driver.messages import (
 from loadgen.driver.outbox import FLUSH_S, Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.progress import WorkerHealth
-from loadgen.driver.session import LoadSession, Phase, SessionContext, Slots
+from loadgen.driver.session import LoadSession, SessionContext, Slots
 from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.endpoint import History
 from loadgen.errors import LoadgenError
@@ -209,8 +209,7 @@ class Conductor:
             return
         self._loop.end()
         for session, task in [*self._sessions.items()]:
-            if session.phase in (Phase.WAITING, Phase.THINKING):
-                task.cancel()
+            session.stop_idle(task)
         self._pacer.call_at(time.monotonic() + self._settings.drain_s, self._cut_now)
         self._look_whether_over()
 

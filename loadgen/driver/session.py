@@ -135,10 +135,80 @@ class LoadSession:
         self._request = rendered.request
         self._on_over = on_over
         self._last_sent = False
+        self._branched = any(turn.waits_for for turn in rendered.job.conversation.turns)
+        self._unsent = len(rendered.job.conversation.turns)
+        """Turns of a conversation with branches that were not sent yet."""
+        self._idle: set[asyncio.Task[None] | None] = set()
+        """Tasks of such turns that are not sending."""
         self.phase = Phase.NEW
 
     async def run(self, intended_s: float) -> None:
         """Send every turn; the first was intended at this run time.
+
+        Raises: as `_run_line`.
+        """
+        if self._branched:
+            await self._run_branches(intended_s)
+        else:
+            await self._run_line(intended_s)
+
+    def stop_idle(self, task: "asyncio.Task[None]") -> None:
+        """Cancel what is not sending: the session's own task, or those of its turns."""
+        if self._branched:
+            for one in [*self._idle]:
+                one.cancel()
+        elif self.phase in (Phase.WAITING, Phase.THINKING):
+            task.cancel()
+
+    async def _run_branches(self, intended_s: float) -> None:
+        """Send turns that wait for several others, each in a task of its own."""
+        turns = self._job.conversation.turns
+        loop = asyncio.get_running_loop()
+        ends: list[asyncio.Future[float | None]] = [loop.create_future() for _ in turns]
+        tasks = [loop.create_task(self._run_turn(number, intended_s, ends)) for number in range(len(turns))]
+        free_s = intended_s
+        try:
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                    raise result
+            free_s = max((end.result() or free_s for end in ends), default=free_s)
+        finally:
+            self._end(free_s)
+
+    async def _run_turn(self, number: int, intended_s: float, ends: "list[asyncio.Future[float | None]]") -> None:
+        """Send one turn its pause after those that it waits for; never if one of those was not sent.
+
+        Effects: sets its end, None if it was not sent.
+        """
+        context, turn = self._context, self._job.conversation.turns[number]
+        own = asyncio.current_task()
+        assert own is not None
+        waits_for = turn.waits_for or ([number - 1] if number else [])
+        self._idle.add(own)
+        try:
+            before = [await asyncio.shield(ends[wait]) for wait in waits_for]
+            sent_s = [end_s for end_s in before if end_s is not None]
+            if len(sent_s) < len(before):
+                return
+            if number:
+                intended_s = max(sent_s) + turn.think_s
+                await context.pacer.sleep_until(context.t0 + intended_s)
+                if not context.may_send():
+                    return
+            request = context.render(self._job, number, _NOTHING_SAID) if number else self._request
+            record = self._begin_record(number, turn, intended_s, request)
+            exchange = await self._send(record, request, last=False)
+            if exchange is None:
+                return
+            ends[number].set_result(_free_s(exchange, record))
+            await self._finish(record, exchange)
+        finally:
+            self._idle.discard(own)
+            if not ends[number].done():
+                ends[number].set_result(None)
+
+    async def _run_line(self, intended_s: float) -> None:
+        """Send turns one after another; the first was intended at this run time.
 
         Raises: asyncio.CancelledError; a request that waited for the cap is then delivered as UNFINISHED, because
             omitting it would hide its wait.
@@ -148,12 +218,12 @@ class LoadSession:
         try:
             for number, turn in enumerate(conversation.turns):
                 last = number == len(conversation.turns) - 1
-                record = self._begin_record(number, turn, intended_s)
-                exchange = await self._send(record, last=last)
+                record = self._begin_record(number, turn, intended_s, self._request)
+                exchange = await self._send(record, self._request, last=last)
                 if exchange is None:
                     return
                 ended_s = exchange.ended_s or record.released_s
-                free_s = ended_s + (UNREACHABLE_PAUSE_S if exchange.failure is Failure.CONNECT else 0.0)
+                free_s = _free_s(exchange, record)
                 if last:
                     self._end(free_s)
                 text = await self._finish(record, exchange)
@@ -171,7 +241,7 @@ class LoadSession:
         finally:
             self._end(free_s)
 
-    async def _send(self, record: RequestRecord, *, last: bool) -> Exchange | None:
+    async def _send(self, record: RequestRecord, request: PreparedRequest, *, last: bool) -> Exchange | None:
         """Send a request as soon as the cap allows; None if no more requests may be sent."""
         context = self._context
         if not context.may_send():
@@ -190,10 +260,14 @@ class LoadSession:
                 self._deliver_unsent(record)
                 return None
             self.phase = Phase.SENDING
+            self._idle.discard(asyncio.current_task())
+            if self._branched:
+                self._unsent -= 1
+                last = not self._unsent
             context.outbox.note_sent(time.monotonic() - context.t0, record.released_s)
             if last:
                 self._note_last_sent()
-            exchange = await context.client.exchange(self._request, self._job.behaviour(record.turn))
+            exchange = await context.client.exchange(request, self._job.behaviour(record.turn))
             context.outbox.note_ended(exchange.ended_s or record.released_s)
             return exchange
         finally:
@@ -219,7 +293,7 @@ class LoadSession:
         record.released_s = record.ended_s = time.monotonic() - self._context.t0
         self._context.outbox.add(record)
 
-    def _begin_record(self, number: int, turn: Turn, intended_s: float) -> RequestRecord:
+    def _begin_record(self, number: int, turn: Turn, intended_s: float, request: PreparedRequest) -> RequestRecord:
         """Create a request's record with the facts known before sending."""
         return RequestRecord(
             index=self._job.index,
@@ -237,7 +311,10 @@ class LoadSession:
             turns_left_out=0 if number else self._job.conversation.turns_left_out,
             hash_ids=turn.hash_ids,
             block_tokens=turn.block_tokens,
-            request_id=self._request.request_id,
+            job_turns=len(self._job.conversation.turns),
+            think_s=turn.think_s,
+            waits_for=turn.waits_for,
+            request_id=request.request_id,
         )
 
     def _end(self, free_s: float) -> None:
@@ -251,6 +328,12 @@ class LoadSession:
         if not self._last_sent:
             self._last_sent = True
             self._context.on_last_sent()
+
+
+def _free_s(exchange: Exchange, record: RequestRecord) -> float:
+    """Run time from which another request may follow."""
+    ended_s = exchange.ended_s or record.released_s
+    return ended_s + (UNREACHABLE_PAUSE_S if exchange.failure is Failure.CONNECT else 0.0)
 
 
 def expected_tokens(turn: Turn, endpoint: Endpoint) -> int | None:

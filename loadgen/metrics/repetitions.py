@@ -16,7 +16,7 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
 
     Distributions are of all requests together; `ci95` of their means is over the repetitions, which is what another
     run can be held against. Rates are means over the repetitions. The time line is the first repetition's. Steady
-    states stay with their repetitions.
+    states and jobs stay with their repetitions.
 
     Args:
         results: at least one. records: those of each, in the same order.
@@ -48,6 +48,7 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
         throughput=_throughput([result.throughput for result in results]),
         slo=_slo([result.slo for result in results if result.slo]),
         steady_state=first.steady_state if len(results) == 1 else None,
+        jobs=first.jobs if len(results) == 1 else None,
         cache=_cache([result.cache for result in results if result.cache]),
         generator=max((result.generator for result in results), key=_trouble),
         repetitions=[as_repetition(result) for result in results],

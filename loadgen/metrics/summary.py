@@ -8,6 +8,7 @@ from loadgen.metrics.cautions import cautions, contradictions
 from loadgen.metrics.definitions import BY_NAME, DEFINITIONS, Definition, tokens_of
 from loadgen.metrics.distribution import distribution
 from loadgen.metrics.goodput import evaluate
+from loadgen.metrics.jobs import jobs_of
 from loadgen.metrics.lengths import lengths
 from loadgen.metrics.timeline import Concurrency, concurrency, timeline
 from loadgen.metrics.verdict import GeneratorFacts, Identity, judge
@@ -76,6 +77,7 @@ def summarize(
         throughput=throughput(measured, duration_s, slo_result),
         slo=slo_result,
         cache=_cache(measured),
+        jobs=jobs_of(measured),
         steady_state=_steady_state(measured, open_requests, percentiles),
         generator=generator,
         timeline=timeline(records, open_requests),

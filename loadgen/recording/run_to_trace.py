@@ -45,6 +45,7 @@ class _Sent:
     turn: int
     timestamp_us: int
     think_us: int
+    waits_for: tuple[int, ...] = ()
 
     @property
     def known_tokens(self) -> int | None:
@@ -108,14 +109,22 @@ def _sessions(records: Sequence[RequestRecord], bodies: dict[tuple[int, int], st
 
 
 def _turns(session: int, turns: list[RequestRecord], bodies: list[str]) -> list[_Sent]:
-    """The turns of one session. A pause counts from the end of the turn that is in front of it in the trace."""
+    """The turns of one session. A pause counts from the end of the last turn that it waits for, as sent.
+
+    Turns that were not sent are not in the trace; a turn that waits for one waits for the one in front of it instead.
+    """
+    places = {record.turn: place for place, record in enumerate(turns)}
     found: list[_Sent] = []
     timestamp_us = _microseconds(turns[0].intended_s)
     for turn, (record, body) in enumerate(zip(turns, bodies, strict=True)):
-        ended_s = turns[turn - 1].ended_s if turn else None
+        known = [places[wait] for wait in record.waits_for if wait in places]
+        waits_for = known or ([turn - 1] if turn else [])
+        ends = [end_s for wait in waits_for if (end_s := turns[wait].ended_s) is not None]
+        ended_s = max(ends, default=None)
         think_us = 0 if ended_s is None else max(0, _microseconds(record.intended_s - ended_s))
-        timestamp_us += think_us
-        found.append(_Sent(record, body, prompt_of(body), session, turn, timestamp_us, think_us))
+        timestamp_us = max((found[wait].timestamp_us for wait in waits_for), default=timestamp_us) + think_us
+        after = tuple(waits_for) if record.waits_for else ()
+        found.append(_Sent(record, body, prompt_of(body), session, turn, timestamp_us, think_us, after))
     return found
 
 
@@ -133,6 +142,7 @@ def _requests(sent: list[_Sent], header: TraceHeader) -> list[TraceRecord]:
             follows=one.turn > 0,
             input_estimated=one.known_tokens is None and not isinstance(one.prompt, list),
             think_s=one.think_us / 1e6,
+            waits_for=one.waits_for,
             tenant=one.record.tenant,
             conduct=one.record.conduct,
             body=one.body,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
+from loadgen.report.job_table import job_rows
 from loadgen.result import MetricDistribution, RunResult, SweepResult
 from loadgen.run_report.names import (
     BUSY_MACHINE,
@@ -49,7 +50,8 @@ def print_result(result: RunResult, console: Console) -> None:
     for name, value in _throughput(result):
         _row(console, name, value)
     _latencies(result, console)
-    for heading, rows in (("SLOs", _slo(result)), ("Cache", _cache(result))):
+    jobs = [] if result.jobs is None else job_rows(result.jobs)
+    for heading, rows in (("SLOs", _slo(result)), ("Cache", _cache(result)), ("Jobs", jobs)):
         if rows:
             _rule(console, heading)
             for name, value in rows:

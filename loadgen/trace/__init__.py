@@ -7,8 +7,9 @@ a module with a reader (see `request.Trace`) and what writes its lines.
 from loadgen.trace.describe import TraceSummary, describe
 from loadgen.trace.find import FORMATS, Reading, open_trace
 from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_recorded
-from loadgen.trace.request import Trace, TraceRecord, in_sessions
+from loadgen.trace.request import Trace, TraceRecord, in_sessions, repeated_blocks
 from loadgen.trace.servegen import ServeGenTrace
+from loadgen.trace.weka import WekaTrace
 from loadgen.trace.write import KEEPS_IDS, TraceForm, convert, write_requests
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "TraceHeader",
     "TraceRecord",
     "TraceSummary",
+    "WekaTrace",
     "convert",
     "describe",
     "in_sessions",
     "open_trace",
+    "repeated_blocks",
     "write_recorded",
     "write_requests",
 ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from loadgen.trace.recorded import RecordedTrace
 from loadgen.trace.request import Trace
 
@@ -14,6 +16,7 @@ class TraceSummary:
     Attributes:
         duration_s: from the first session's start to the last one's. blocks: of all prompts, partial ones included.
         repeated_blocks: of these, seen before in the file: the hits of an endless prefix cache.
+        branches: subagents. pauses_s: median and 90th percentile of the pauses before later turns; None without any.
         with_body: requests that replay exactly. notes: interpretations of unusual values.
     """
 
@@ -26,6 +29,8 @@ class TraceSummary:
     block_tokens: int = 0
     blocks: int = 0
     repeated_blocks: int = 0
+    branches: int = 0
+    pauses_s: tuple[float, float] | None = None
     with_body: int = 0
     endpoint: str = ""
     notes: tuple[str, ...] = ()
@@ -41,9 +46,15 @@ class TraceSummary:
             f"{share} of {self.blocks} blocks of {self.block_tokens} tokens repeat earlier prefixes"
             if self.block_tokens
             else "it has no information about prefixes",
+            *([self._waits()] if self.pauses_s is not None else []),
             f"{self.with_body} requests have their exact body",
             *self.notes,
         ]
+
+    def _waits(self) -> str:
+        median_s, most_s = self.pauses_s or (0.0, 0.0)
+        joined = f"{self.branches} branches that join their session; " if self.branches else ""
+        return f"{joined}pauses of {median_s:.1f} s in the median, 90 % of at most {most_s:.1f} s"
 
 
 def describe(trace: Trace) -> TraceSummary:
@@ -54,6 +65,8 @@ def describe(trace: Trace) -> TraceSummary:
     seen: set[int] = set()
     requests = sessions = input_tokens = output_tokens = blocks = with_body = 0
     first_s = last_s = 0.0
+    branches: set[tuple[int | str | None, int]] = set()
+    pauses_s: list[float] = []
     for request in trace.requests():
         if not requests:
             first_s = request.arrival_s
@@ -61,6 +74,10 @@ def describe(trace: Trace) -> TraceSummary:
         if not request.follows:
             sessions += 1
             last_s = request.arrival_s
+        else:
+            pauses_s.append(request.think_s)
+        if request.branch:
+            branches.add((request.session, request.branch))
         input_tokens += request.input_tokens
         output_tokens += request.output_tokens
         blocks += len(request.hash_ids)
@@ -76,6 +93,8 @@ def describe(trace: Trace) -> TraceSummary:
         block_tokens=trace.block_tokens or 0,
         blocks=blocks,
         repeated_blocks=blocks - len(seen),
+        branches=len(branches),
+        pauses_s=None if not pauses_s else (float(np.quantile(pauses_s, 0.5)), float(np.quantile(pauses_s, 0.9))),
         with_body=with_body,
         endpoint=trace.header.endpoint if isinstance(trace, RecordedTrace) else "",
         notes=tuple(trace.notes.values()),

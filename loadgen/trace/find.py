@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -17,14 +18,22 @@ from loadgen.trace.recorded import RecordedTrace, read_header
 from loadgen.trace.request import Trace
 from loadgen.trace.servegen import ServeGenTrace
 from loadgen.trace.tables import CsvFormat, TableTrace, custom_table, table_of
+from loadgen.trace.weka import WekaTrace
 
 FORMATS = (
     "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), Qwen-Bailian JSON lines (chat_id, ...), "
-    "a load generator's trace, CSV of Azure's (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT's "
-    "(Timestamp,Request tokens,Response tokens), Mooncake's names (timestamp,input_length,output_length) or plain "
-    "(arrival_s,prompt_tokens,output_tokens, or vLLM's names), any other CSV by --columns timestamp=NAME,..., a "
-    "ServeGen folder"
+    "agents' conversations of kv-cache-tester (id, block_size, requests), a load generator's trace, CSV of Azure's "
+    "(TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT's (Timestamp,Request tokens,Response tokens), Mooncake's "
+    "names (timestamp,input_length,output_length) or plain (arrival_s,prompt_tokens,output_tokens, or vLLM's names), "
+    "any other CSV by --columns timestamp=NAME,..., a ServeGen folder"
 )
+
+
+class _BlockSize(msgspec.Struct):
+    block_size: Annotated[int, msgspec.Meta(ge=1)]
+
+
+_BLOCK_SIZE = json_text.Decoder(_BlockSize)
 _OBJECT = json_text.Decoder(dict[str, msgspec.Raw])
 _MOST_VOLUME = 1e6
 
@@ -100,6 +109,10 @@ def _json_trace(path: Path, number: int, line: bytes, block_tokens: int | None) 
                 f"{path}: its header says that blocks have {header.block_tokens} tokens; leave --block-tokens out"
             )
         return RecordedTrace(path, header)
+    if "requests" in keys and "block_size" in keys:
+        if block_tokens is not None:
+            raise UsageError(f"{path}: its lines say how many tokens a block has; leave --block-tokens out")
+        return WekaTrace(path, decoded(path, number, line, _BLOCK_SIZE, "a conversation with a block_size").block_size)
     if "chat_id" in keys:
         return BailianTrace(path, block_tokens or BAILIAN_BLOCK_TOKENS)
     if "input_length" in keys:

@@ -27,6 +27,7 @@ Then one line per request:
                       their start times
     input_length_estimated    true if not counted, else missing
     think_ms          pause between the previous response and this turn; missing if 0
+    waits_for         turns of its session whose ends it waits for, earlier ones; missing if just the turn before
     tenant            group it belongs to; missing if empty
     conduct           how its client behaved, if not normal (`plan.Conduct`); a replay behaves normally
     body              the exact request body as text; missing if not recorded
@@ -76,6 +77,7 @@ class _Line(msgspec.Struct, kw_only=True):
     turn: int = 0
     input_length_estimated: bool = False
     think_ms: float = 0.0
+    waits_for: list[int] = []
     tenant: str = ""
     conduct: str = NORMAL
     body: str | None = None
@@ -110,7 +112,8 @@ class RecordedTrace:
             check_lengths(self.path, number, line.input_length, line.output_length)
             ids = checked_ids(self.path, number, line.hash_ids)
             self._check_turn(number, line, before)
-            self._check_time(number, line, begun_ms if line.turn == 0 or before is None else before.timestamp)
+            earliest_ms = begun_ms if line.turn == 0 or before is None or line.waits_for else before.timestamp
+            self._check_time(number, line, earliest_ms)
             begun_ms = line.timestamp if line.turn == 0 else begun_ms
             before = line
             count += 1
@@ -122,6 +125,7 @@ class RecordedTrace:
                 session=line.session,
                 follows=line.turn > 0,
                 think_s=line.think_ms / 1000,
+                waits_for=tuple(line.waits_for),
                 tenant=line.tenant,
                 input_estimated=line.input_length_estimated,
                 conduct=line.conduct,
@@ -145,6 +149,8 @@ class RecordedTrace:
                 f"turn {line.turn} of session {line.session} where turn {expected} belongs; keep a session's lines "
                 "together and in order",
             )
+        if line.waits_for and not 0 <= min(line.waits_for) <= max(line.waits_for) < line.turn:
+            raise trace_error(self.path, number, f"waits_for {line.waits_for}: only earlier turns of its session")
         if before is not None and line.session < before.session:
             raise trace_error(self.path, number, f"session {line.session} after {before.session}; sessions ascend")
 
@@ -209,6 +215,8 @@ def request_line(request: TraceRecord, turn: int) -> str:
         fields["input_length_estimated"] = True
     if request.think_s:
         fields["think_ms"] = milliseconds(round(request.think_s * 1e6))
+    if request.waits_for:
+        fields["waits_for"] = list(request.waits_for)
     if request.tenant:
         fields["tenant"] = request.tenant
     if request.conduct != NORMAL:

@@ -1,6 +1,7 @@
 """A request of a trace, independent of the format, and the interface of readers."""
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +20,9 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
             which may be partial: equal numbers at equal positions mean an equal prompt up to them. Empty = unknown.
         session: its session; None = a request of no session.
         follows: sent `think_s` after the response to the previous request of its session, not at a time.
+        waits_for: turns of its session, counted from 0, whose ends it waits for, if not just for the turn before.
+        branch: the subagent of its session that sends it, from 1; 0 = the main line.
+        stop: why the recorded response ended, such as "tool_use"; empty if unknown.
         tenant: group that it belongs to; may be empty.
         input_estimated: the prompt's tokens were not counted.
         conduct: how its client behaved, see `plan.Conduct`. body: the exact request body as text; None = not recorded.
@@ -31,6 +35,9 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
     session: int | str | None = None
     follows: bool = False
     think_s: float = 0.0
+    waits_for: tuple[int, ...] = ()
+    branch: int = 0
+    stop: str = ""
     tenant: str = ""
     input_estimated: bool = False
     conduct: str = NORMAL
@@ -86,3 +93,15 @@ def in_sessions(trace: Trace) -> Iterator[list[TraceRecord]]:
         held.append(begun)
         latest[request.session] = begun
     yield from held
+
+
+def repeated_blocks(ids: Sequence[int], seen: set[int]) -> int:
+    """Number of leading blocks that are among those seen before.
+
+    Args:
+        ids: prefix ids, so that with an id all in front of it were seen, too.
+    Effects: adds the ids to `seen`.
+    """
+    known = bisect_left(ids, True, key=lambda identity: identity not in seen)
+    seen.update(ids[known:])
+    return known

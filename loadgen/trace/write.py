@@ -7,12 +7,14 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.errors import UsageError
 from loadgen.trace.bailian import bailian_lines
 from loadgen.trace.lines import LARGEST_ID
 from loadgen.trace.mooncake import MooncakeTrace, mooncake_line
 from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_lines, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions
 from loadgen.trace.tables import AZURE, BURSTGPT, PLAIN, table_lines
+from loadgen.trace.weka import WekaTrace
 
 
 class TraceForm(StrEnum):
@@ -40,7 +42,9 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
     total = sum(1 for _ in trace.requests())
     if form is TraceForm.LOADGEN:
         write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=total), _numbered(trace))
-    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns are at other places, or ids do not fit
+    elif isinstance(
+        trace, MooncakeTrace | RecordedTrace | WekaTrace
+    ):  # whose later turns are at other places, or ids do not fit
         write_requests(path, form, list(trace.requests()), trace.block_tokens)
     else:
         _write(path, form, trace.requests())
@@ -54,9 +58,11 @@ def write_requests(
 
     Args:
         block_tokens: tokens per hash id; None = there are none.
-    Raises: OutputError.
+    Raises: OutputError; UsageError for sessions with branches in a format whose turns follow each other.
     Effects: replaces `path`.
     """
+    if form is TraceForm.MOONCAKE and any(request.waits_for for request in requests):
+        raise UsageError(f"{path}: Mooncake's form has no turns that wait for several others; take --format loadgen")
     if form in KEEPS_IDS and block_tokens is not None:
         requests = _covered(requests, block_tokens)
     _write(path, form, requests if form is TraceForm.MOONCAKE else sorted(requests, key=lambda one: one.arrival_s))

@@ -13,6 +13,7 @@ from serving.errors import ConfigError
 from serving.regular_file import read_regular
 
 HttpServer = Literal["uvicorn", "serve"]
+Order = Literal["arrival", "job"]
 Routing = Literal["load", "locality", "round_robin", "power_of_two"]
 Media = Literal["note", "refuse"]
 
@@ -108,6 +109,12 @@ class GatewayConfig:
         "the instance that received the same prefix; baselines: `round_robin`, and `power_of_two` = the better of "
         "two drawn at random",
         default="load",
+    )
+    order: Order = key(
+        "which waiting request of an API key starts first, among equal priorities: `arrival` = the oldest; `job` = "
+        "the turn of the session that began first, so that jobs of agents end sooner; a turn overtakes only requests "
+        "that arrived within 2 minutes before it; with `job` requests wait at the gateway instead of at instances",
+        default="arrival",
     )
     timelines: int = key(
         "timelines of past requests kept per replica for `cloudmatrix explain`; 0 = none, and nothing is measured "

@@ -44,13 +44,14 @@ _SCALER_KEYS = (
 _BOUNDS = "min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache"
 _CACHE_KEYS = (
     "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
-    " get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory salt"
+    " prefetch_share get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory"
+    " salt"
 )
 _ROLES = "attention_ranks expert_ranks expert_npus expert_ub_memory_mib"
 _OF_POOL = (
     *keys_of("kvcache", _CACHE_KEYS),
     *keys_of("autoscaler", "min_kvcache max_kvcache"),
-    *keys_of("simulation", "pool_gb_per_s pool_plane"),
+    *keys_of("simulation", "pool_gb_per_s pool_plane ssd_gb_per_s"),
 )
 
 _IN_VIRTUAL_TIME = (
@@ -143,7 +144,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         SERVE,
-        (*keys_of("simulation", "supernodes gateway_s resize_pause_s routing"), *_STARTS),
+        (*keys_of("simulation", "supernodes gateway_s resize_pause_s routing ssd_gb_per_s"), *_STARTS),
         "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
     ),
     Rule(
@@ -368,6 +369,18 @@ _BY_CACHE = (
         ALL,
         keys_of("kvcache", "high_water low_water"),
         "with [kvcache] ssd_mib = 0: there is no SSD tier for blocks to leave for",
+        when=lambda config: config.kvcache.ssd_mib == 0,
+    ),
+    Rule(
+        ALL,
+        ("kvcache.prefetch_share", "simulation.ssd_gb_per_s"),
+        "with [kvcache] ssd_mib = 0: there is no SSD tier to load blocks from",
+        when=lambda config: config.kvcache.ssd_mib == 0,
+    ),
+    Rule(
+        VIRTUAL,
+        ("kvcache.get_timeout_s",),
+        "in virtual time with [kvcache] ssd_mib = 0: there only loads from the SSD tier take long",
         when=lambda config: config.kvcache.ssd_mib == 0,
     ),
 )

@@ -20,11 +20,12 @@ class KvCacheConfig:
         (restarts(*ENGINES), "get_timeout_s put_timeout_s max_store_share store_decoded models"),
         (restarts(*ENGINES, KVCACHE), "ssd_path scope"),
         (restarts(GATEWAY), "directory salt"),
+        (restarts(GATEWAY, KVCACHE), "ssd_mib prefetch_share"),
         (in_place(SERVE), "replicas"),
         (in_place(POOL_CONTROL), "ramp_s"),
         (in_place(KVCACHE), "drain_s"),
     )
-    LIVE_ONLY = "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"
+    LIVE_ONLY = "ssd_path write_lease_s put_timeout_s models scope directory salt"
 
     replicas: int = key("memory servers; 0 = no pool", default=0, low=0, high=384)
     ub_memory_mib: int = key("UB segment of one memory server [MiB]", default=256, low=1)
@@ -35,6 +36,13 @@ class KvCacheConfig:
     write_through: bool = key("write every block to SSD at once; otherwise only when it leaves memory", default=False)
     eviction: Eviction = key(
         "which blocks are evicted first; `cost` weighs size against the cost of recomputing", default="lru"
+    )
+    prefetch_share: float = key(
+        "blocks on their way from SSD to memory because a request that needs them waits at a gateway, as a share of "
+        "memory; 0 = no prefetch",
+        default=0.1,
+        low=0.0,
+        high=0.5,
     )
     high_water: float = key("memory use at which blocks start to move to SSD", default=0.95, low=0.05, high=1.0)
     low_water: float = key("memory use at which they stop moving", default=0.85, low=0.0, high=1.0)

@@ -133,6 +133,12 @@ class SimulationConfig:
         default=0.0,
         low=0.0,
     )
+    ssd_gb_per_s: float = key(
+        "rate at which one memory server reads and writes its SSD tier [GB/s]; the default is a node's 400 Gbit/s to "
+        "network volumes; a local NVMe disk reads 3 to 14",
+        default=50.0,
+        low=0.001,
+    )
     jitter: float = key(
         "log-normal spread of step times: standard deviation of the logarithm", default=0.0, low=0.0, high=1.0
     )

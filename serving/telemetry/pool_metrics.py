@@ -103,6 +103,12 @@ _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Ma
         lambda s: s.evictions,
     ),
     (
+        "cloudmatrix:memory_server_loads",
+        "Entries loaded from SSD to memory: demanded by an instance, or ahead, for a request that waits at a gateway",
+        "cause",
+        lambda s: s.loads,
+    ),
+    (
         "cloudmatrix:memory_server_damaged",
         "Entries removed because their bytes had changed",
         "tier",

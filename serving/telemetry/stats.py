@@ -59,6 +59,7 @@ class MemoryServerStats:
         evictions: entries that left a tier for lack of capacity, by kind: `to_ssd`, `dropped`, `quota`, `from_ssd`.
         refused: rejected entries, by reason.
         moved_bytes: by operation: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
+        loads: entries loaded from SSD to memory, by cause: `demanded` by a reader, or `ahead` of one.
         damaged: entries that failed their integrity check, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
@@ -79,6 +80,7 @@ class MemoryServerStats:
     evictions: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: Mapping[str, int] = field(default_factory=dict)
+    loads: Mapping[str, int] = field(default_factory=dict)
     damaged: Mapping[str, int] = field(default_factory=dict)
     latencies: Mapping[str, OperationLatencies] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

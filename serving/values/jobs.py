@@ -12,6 +12,8 @@ class GenerationJob(Value, frozen=True, gc=False):
         key: API key, when several share the queue; empty on an open server.
         weight: of that key's share.
         mark: fingerprint that recognizes a retry after a Retry-After; 0 = computed from the first prompt.
+        session: conversation of the client that the request continues, unique among the requests of its key; empty =
+            none is known.
     """
 
     request_id: RequestId
@@ -19,6 +21,7 @@ class GenerationJob(Value, frozen=True, gc=False):
     key: str = ""
     weight: float = 1.0
     mark: int = 0
+    session: str = ""
 
 
 class SequenceUpdate(Value, frozen=True, gc=False):

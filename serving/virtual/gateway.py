@@ -20,6 +20,7 @@ from serving.gateway.core.events import (
     InstanceUp,
     JobFailed,
     Look,
+    PrefetchKv,
     Rejected,
     Routed,
     Submit,
@@ -37,6 +38,7 @@ from serving.values.orders import Add, Adopt, Send
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.event_queue import EventQueue
 from serving.virtual.journal_book import Book
+from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.ports import Directory, InstancePort
 from serving.virtual.result import Outcome
 
@@ -52,6 +54,7 @@ class VirtualGateway:
         gateways: number of gateways.
         timeout_s: deadline of each request [s].
         seed: of the whole run; the seed of a request is derived from it and the request's row.
+        pool: from whose SSD tier waiting prompts are prefetched.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class VirtualGateway:
         gateways: int,
         timeout_s: float,
         seed: int,
+        pool: VirtualPool | None = None,
     ) -> None:
         self._settings = settings
         self._core = Gateway(settings)
@@ -74,6 +78,7 @@ class VirtualGateway:
         self._gateways = gateways
         self._timeout_s = timeout_s
         self._seed = seed
+        self._pool = pool
         self._instances: dict[ReplicaId, InstancePort] = {}
         self._reported_at: dict[ReplicaId, float] = {}
         self._oldest_report = math.inf
@@ -83,12 +88,12 @@ class VirtualGateway:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "") -> None:
+    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "", session: str = "") -> None:
         """Submit a request to the core; it fails at once while the gateway is down.
 
         Args:
             request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
-            key: API key of the request.
+            key: API key of the request. session: its job; empty = none.
         """
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
@@ -103,7 +108,7 @@ class VirtualGateway:
             time_left_s=self._timeout_s,
             prompt_hashes=hashes,
         )
-        self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), key, mark=row + 1)))
+        self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), key, mark=row + 1, session=session)))
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         """Receive events of sequences from an instance."""
@@ -126,8 +131,8 @@ class VirtualGateway:
         if instance.name not in self._instances:
             return
         tokens, inside, free = instance.status()
-        # These values are used only where keys share capacity; otherwise the report skips them to stay fast.
-        waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.shared else (0, (0, 0))
+        # These values are used only where requests wait here; otherwise the report skips them to stay fast.
+        waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.at_gateway else (0, (0, 0))
         status = Status(
             queued_tokens=tokens,
             waiting=waiting,
@@ -240,6 +245,9 @@ class VirtualGateway:
             book.decided(now, kind, effect.sequence_id, effect.decision.replica, effect.decision.reason)
             return
         match effect:
+            case PrefetchKv():
+                if self._pool is not None:
+                    self._pool.prefetch(effect.namespace, effect.hashes, now)
             case JobFailed(number=row, failure=failure):
                 book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
                 book.end(row, Outcome.FAILED, now)

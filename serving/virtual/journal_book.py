@@ -11,6 +11,8 @@ from serving.virtual.result import DecisionRecord, Outcome, RequestColumns
 
 _KEPT_OF_A_KIND = 200
 _NAN = math.nan
+NO_JOB = -1, 0, _NAN, 0
+"""`Book.next_turn` of a request that is of no job."""
 
 
 class Book:
@@ -23,8 +25,10 @@ class Book:
             slo: limits that a request must meet to count as good.
         """
         self._on_empty = on_empty
-        self.on_end: Callable[[], None] | None = None
-        """Called whenever a request has ended."""
+        self.on_end: Callable[[int], None] | None = None
+        """Called with the row whenever a request has ended."""
+        self.next_turn: tuple[int, int, float, int] = NO_JOB
+        """Of the next request: job, its turns, pause before it [s] and repeated tokens; see `RequestColumns`."""
         self.tally = TrafficTally(slo)
         self.rows = RequestColumns()
         self.open_rows = 0
@@ -51,6 +55,12 @@ class Book:
         rows.outcome.append(Outcome.UNFINISHED)
         rows.queue_s.append(_NAN)
         rows.adopted_s.append(_NAN)
+        job, turns, pause_s, repeated = self.next_turn
+        rows.job.append(job)
+        rows.job_turns.append(turns)
+        rows.pause_s.append(pause_s)
+        rows.repeated_tokens.append(repeated)
+        self.next_turn = NO_JOB
         self.tally.arrived_tokens += prompt_tokens
         self.open_rows += 1
         return row
@@ -99,7 +109,7 @@ class Book:
         self.tally.ended(rows, row, outcome)
         self.open_rows -= 1
         if self.on_end is not None:
-            self.on_end()
+            self.on_end(row)
         if not self.open_rows:
             self._on_empty()
 

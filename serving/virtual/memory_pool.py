@@ -10,7 +10,7 @@ A lookup has the effects of a live client's on the ledgers (`kvpool/core/shelf.p
 It omits only what messages need: grouping blocks by server, and responses for absent blocks.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from serving.config.kvcache import KvCacheConfig
@@ -34,6 +34,9 @@ SSD_BYTES_PER_S = 400e9 / 8
 
 Source: the EVS volumes of a node are reached over the VPC plane, 400 Gbit/s.
 """
+
+ROOM_S = 0.02
+"""How soon to look again for a load that waits for room; about every tick of a server's ledger."""
 
 
 class VirtualPool:
@@ -123,6 +126,32 @@ class VirtualPool:
         for server, pairs in by_server.items():
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
             self._members.work(self._members.processes()[server], now)
+
+    def loads_due(self, handle: BlockHold, now: float) -> float | None:
+        """When to look again whether the blocks of a hold are in memory; None = all are, or are not coming."""
+        self.tick(now)
+        due: float | None = None
+        for _shelf, entry, name in handle.blocks:
+            server = self._members.up.get(name)
+            if entry.in_dram or server is None or not server.manager.pending(entry.version):
+                continue
+            ends = max(now, server.disk_free_at) if entry.loading else now + ROOM_S
+            due = ends if due is None or ends > due else due
+        return due
+
+    def prefetch(self, namespace: str, hashes: Sequence[BlockHash], now: float) -> None:
+        """Have the servers load blocks from SSD that a waiting request will look up, as a live gateway asks them."""
+        self.tick(now)
+        members, asked = self._members, defaultdict[str, list[BlockHash]](list)
+        for block, primary in zip(hashes, members.ring.primaries(hashes), strict=True):
+            for name in (primary,) if members.steady else members.ring.readers(block):
+                if name is not None:
+                    asked[name].append(block)
+        for name, blocks in asked.items():
+            server = members.up.get(name)
+            if server is not None:
+                server.manager.prefetch(server.shelf(namespace).space, blocks, now)
+                members.work(server, now)
 
     def release(self, handle: BlockHold, now: float) -> None:
         """End a hold: its blocks may be evicted again. Ignored if it has already ended."""

@@ -54,6 +54,7 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
         lease_s=config.lease_s,
         write_lease_s=config.write_lease_s,
         claims=claim_settings(config),
+        prefetch_share=config.prefetch_share,
     )
 
 
@@ -108,6 +109,11 @@ class VirtualServer:
     def disk_due(self) -> float | None:
         """When the next read or write of its disk ends."""
         return self._disk[0][0] if self._disk else None
+
+    @property
+    def disk_free_at(self) -> float:
+        """When all reads and writes that were handed to its disk have ended."""
+        return self._disk_free_at
 
     def take_orders(self, now: float) -> None:
         """Hand the ledger's orders to the disk."""

@@ -21,6 +21,16 @@ class BlockHold:
         self.servers = [server for _shelf, _entry, server in blocks]
         self.until = until
 
+    @property
+    def in_memory(self) -> int:
+        """Leading blocks that are in memory now."""
+        count = 0
+        for _shelf, entry, _server in reversed(self.blocks):
+            if not entry.in_dram:
+                break
+            count += 1
+        return count
+
 
 class LongestPrefix(NamedTuple):
     """The longest prefix that the pool has.

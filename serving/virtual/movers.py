@@ -1,9 +1,11 @@
 """KV transfers in virtual time: handoffs over RDMA, cached blocks over UB; every byte is counted on its plane."""
 
+from typing import NamedTuple
+
 from serving.errors import HandoffError
 from serving.ids import ReplicaId
 from serving.instance.core.events import FetchOrder, PullOrder, StoreOrder
-from serving.values.pool_outcome import FetchReport
+from serving.values.pool_outcome import FetchReport, MissReason
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_values import LongestPrefix
 from serving.virtual.network import Network
@@ -17,19 +19,44 @@ live pool's lookup of 100 blocks (README). It matters although it is short: an e
 starts with the first one, and the others wait for a whole step."""
 
 
+_SOON_S = 1e-4
+"""Least time between two looks at the same loads."""
+
+
+class _Fetch(NamedTuple):
+    """One fetch. `latency_s`: of its lookup. `until`: when it ends at the latest [s]."""
+
+    order: FetchOrder
+    instance: ReplicaId
+    found: LongestPrefix
+    begun: float
+    latency_s: float
+    until: float
+    done: Done
+
+
 class VirtualMovers:
     """All KV transfers of one supernode.
 
     Args:
         pool: None without a KV-cache pool.
         kv_token_bytes: of one token, all layers.
+        get_timeout_s: longest time of a lookup with its loads from SSD.
     """
 
-    def __init__(self, network: Network, pool: VirtualPool | None, kv_token_bytes: int, block_tokens: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        pool: VirtualPool | None,
+        kv_token_bytes: int,
+        block_tokens: int,
+        get_timeout_s: float = 1.0,
+    ) -> None:
         self._network = network
         self._pool = pool
         self._token_bytes = kv_token_bytes
         self._block_bytes = kv_token_bytes * block_tokens
+        self._get_timeout_s = get_timeout_s
         self._clients: dict[ReplicaId, int] = {}
         self._asking_until: dict[ReplicaId, float] = {}
         self._late: dict[ReplicaId, float] = {}
@@ -78,17 +105,37 @@ class VirtualMovers:
         found = pool.lookup_and_hold(order.namespace, order.hashes, self._client(instance), now)
         self.asked_blocks += len(order.hashes)
         self.found_blocks += found.blocks
-        nbytes = found.blocks * self._block_bytes
         asked = self._asking_until[instance] = max(now, self._asking_until.get(instance, 0.0)) + ASK_S
         latency_s = asked - ASK_S - now + LOOKUP_S + found.waited_s
-        self._network.from_pool(instance, nbytes, latency_s, self._fetched, (order, found, nbytes, done))
+        fetch = _Fetch(order, instance, found, now, latency_s, now + self._get_timeout_s, done)
+        if found.from_ssd:
+            self._await_loads(fetch)
+        else:
+            self._read(fetch, found.blocks)
 
-    def _fetched(self, move: tuple[FetchOrder, LongestPrefix, int, Done]) -> None:
-        order, found, nbytes, done = move
+    def _await_loads(self, fetch: "_Fetch") -> None:
+        """Read the blocks as soon as those on SSD are loaded; at the deadline, those that are."""
+        pool, now, found = self._pool, self._network.now, fetch.found
+        assert pool is not None
+        due = pool.loads_due(found.handle, now)
+        if due is not None and now < fetch.until:
+            self._network.later(max(min(due, fetch.until) - now, _SOON_S), self._await_loads, fetch)
+            return
+        self._read(fetch._replace(latency_s=max(0.0, fetch.latency_s - (now - fetch.begun))), found.handle.in_memory)
+
+    def _read(self, fetch: "_Fetch", blocks: int) -> None:
+        nbytes = blocks * self._block_bytes
+        self._network.from_pool(fetch.instance, nbytes, fetch.latency_s, self._fetched, (fetch, blocks, nbytes))
+
+    def _fetched(self, move: "tuple[_Fetch, int, int]") -> None:
+        fetch, blocks, nbytes = move
+        order, found = fetch.order, fetch.found
         assert self._pool is not None
         self._pool.release(found.handle, self._network.now)
         self.pulled += nbytes
-        done((order, FetchReport(found.blocks, found.from_ssd, nbytes=nbytes)))
+        lost = found.blocks - blocks
+        reason = MissReason.TIMEOUT if lost else None
+        fetch.done((order, FetchReport(blocks, max(0, found.from_ssd - lost), lost, reason, nbytes)))
 
     def _client(self, instance: ReplicaId) -> int:
         return self._clients.setdefault(instance, len(self._clients))

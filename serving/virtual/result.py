@@ -50,6 +50,14 @@ class RequestColumns:
     """Time in the queues of the gateway and of an instance before the prompt was started; nan without a first token."""
     adopted_s: "array[float]" = field(default_factory=lambda: array("d"))
     """When a decode instance first held the prompt's KV; nan if the KV was never moved."""
+    job: "array[int]" = field(default_factory=lambda: array("q"))
+    """Number of the job that the request is a turn of; -1 if none."""
+    job_turns: "array[int]" = field(default_factory=lambda: array("q"))
+    """Turns of that job in all; 0 without one."""
+    pause_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """Pause in front of a job's turn; nan for its first turn, and without a job."""
+    repeated_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    """Leading prompt tokens that an earlier turn of the job had."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)

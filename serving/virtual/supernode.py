@@ -1,7 +1,7 @@
 """One supernode in virtual time: pools of instances, gateways, network and KV-cache pool around one event queue."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.decode_sizes import DecodeSizes
 from serving.virtual.event_queue import EventQueue
+from serving.virtual.feed import ArrivalFeed
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.journal_book import Book
@@ -37,7 +38,7 @@ from serving.virtual.serve_replicas import MemorySizes, ServeReplicas, start_pha
 from serving.virtual.times import JITTER_STEPS, Slowdown, TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
-from serving.virtual.workload.columns import ClosedRequests, RequestStream, TraceRequest
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 
 MODEL_LEN = 131_072
 """Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
@@ -67,13 +68,16 @@ class Supernode:
         latency_s = cost.device.links.vpc_latency_s if plane == "vpc" else 0.0
         self.network = Network(self.queue, topology, rate, Plane(plane), latency_s)
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
-        self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
-        self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
+        ssd_rate = config.simulation.ssd_gb_per_s * 1e9
+        self.pool = VirtualPool(config.kvcache, self.block_bytes, ssd_bytes_per_s=ssd_rate) if has_pool else None
+        self.movers = VirtualMovers(
+            self.network, self.pool, self.token_bytes, config.engine.block_tokens, config.kvcache.get_timeout_s
+        )
         dies = [prompts_pool(config).dies_per_instance, answers_pool(config).dies_per_instance]
         self.times = TableTimes(cost, config.simulation, *dies)
         self._around = DriverContext(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
         self._seed = seed
-        self._more = False
+        self.arrivals: ArrivalFeed | None = None
         self.prefills: list[PrefillInstance] = []
         self.decodes: list[DecodeInstance] = []
         self.aggregated: list[AggregatedInstance] = []
@@ -291,6 +295,7 @@ class Supernode:
             config.gateway.replicas,
             config.gateway.request_timeout_s,
             self._seed,
+            self.pool,
         )
 
     def instances(self, pool: str) -> Sequence[PrefillInstance | DecodeInstance]:
@@ -331,6 +336,10 @@ class Supernode:
         """Whether requests are open or still to arrive."""
         return self._more or self.book.open_rows > 0
 
+    @property
+    def _more(self) -> bool:
+        return self.arrivals is not None and self.arrivals.more
+
     def _nothing_open(self) -> None:
         if not self._more:
             self.queue.halt()
@@ -338,59 +347,22 @@ class Supernode:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def feed(self, workload: RequestStream) -> None:
-        """Schedule the arrivals of a workload, at their times, or in a closed loop whenever a request has ended.
-
-        At most one open-loop arrival is in the event queue at any time.
-        """
-        self._more = True
+        """Schedule the arrivals of a workload; see `ArrivalFeed`."""
         names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
-        if workload.concurrency is None:
-            # `gateway_s`, the gateway's time per request, is added to the arrival instead of being an event of its own.
-            self._arrive((iter(workload.requests), names, None))
-            return
-        loop = ClosedRequests(iter(workload.requests), names)
-        self._more = loop.upcoming is not None
-        self.book.on_end = lambda: self._send_next(loop)
-        for _ in range(workload.concurrency):
-            self._send_next(loop)
 
-    def _send_next(self, loop: ClosedRequests) -> None:
-        """Send the next request of a closed loop now; it arrives after `gateway_s`."""
-        request = loop.upcoming
-        if request is not None:
-            loop.upcoming = next(loop.requests, None)
-            loop.sent += 1
-            now = self.queue.now
-            arrival = loop, request, now
-            self.queue.at(now + self.config.simulation.gateway_s, self._arrive_in_loop, arrival)
+        def enter(request: TraceRequest, sent_s: float) -> None:
+            row = self.book.arrive(sent_s, request.prompt_tokens)
+            hashes: tuple[BlockHash, ...] = ()
+            if self.config.engine.prefix_reuse:
+                hashes = names.names(request.prompt_tokens, request.blocks, row)
+            order = row, request.prompt_tokens, request.output_tokens, hashes
+            turn = None if self.arrivals is None else self.arrivals.turn_of(row)
+            session = "" if turn is None else str(turn[0].number)
+            self.gateways[row % len(self.gateways)].submit(order, request.key, session)
 
-    def _arrive_in_loop(self, arrival: tuple[ClosedRequests, TraceRequest, float]) -> None:
-        loop, request, sent_s = arrival
-        loop.sent -= 1
-        self._more = loop.upcoming is not None or loop.sent > 0
-        self._enter(request, sent_s, loop.names)
-        if not self._more:
-            self._all_arrived()
-
-    def _arrive(self, state: tuple[Iterator[TraceRequest], BlockNames, TraceRequest | None]) -> None:
-        requests, names, request = state
-        if request is not None:
-            self._enter(request, request.arrival_s, names)
-        following = next(requests, None)
-        self._more = following is not None
-        if following is not None:
-            arrives = following.arrival_s + self.config.simulation.gateway_s
-            self.queue.at(arrives, self._arrive, (requests, names, following))
-            return
-        self._all_arrived()
-
-    def _enter(self, request: TraceRequest, arrival_s: float, names: BlockNames) -> None:
-        row = self.book.arrive(arrival_s, request.prompt_tokens)
-        hashes: tuple[BlockHash, ...] = ()
-        if self.config.engine.prefix_reuse:
-            hashes = names.names(request.prompt_tokens, request.blocks, row)
-        order = row, request.prompt_tokens, request.output_tokens, hashes
-        self.gateways[row % len(self.gateways)].submit(order, request.key)
+        gateway_s = self.config.simulation.gateway_s
+        self.arrivals = ArrivalFeed(workload, self.queue, self.book, gateway_s, enter, self._all_arrived)
+        self.arrivals.begin()
 
     def _all_arrived(self) -> None:
         self.load.over(self.queue.now, self.work_done())

@@ -39,7 +39,7 @@ class GatewayHello(Value, frozen=True, gc=False, tag="Hello"):
 
 
 class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
-    """The instance identifies itself."""
+    """The instance identifies itself. `pool_layout`: of its blocks in the KV-cache pool; empty = it uses none."""
 
     replica: ReplicaId
     pool: str
@@ -48,6 +48,7 @@ class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
     block_tokens: int
     kv_blocks: int
     max_model_len: int
+    pool_layout: str = ""
 
 
 class Frame(Value, frozen=True, gc=False):

@@ -45,6 +45,37 @@ def chat(
     }
 
 
+def asks(t: float, prompt: int, output: int = 5, api: float | None = 2.0, **more: Any) -> dict[str, Any]:
+    """A request of an agent's conversation. Its ids: `runs` in `more`, else those of one that only grows."""
+    fields: dict[str, Any] = {"t": t, "type": "n", "in": prompt, "out": output, "stop": "tool_use"}
+    fields |= {} if api is None else {"api_time": api}
+    runs = more.pop("runs", [[1, prompt // 64]] if prompt >= 64 else [])
+    return fields | {"hash_runs": runs} | more
+
+
+def subagent(t: float, *requests: dict[str, Any]) -> dict[str, Any]:
+    """A subagent whose last response ended at `t`."""
+    return {"t": t, "type": "subagent", "agent_id": "agent_001", "requests": list(requests)}
+
+
+def conversation(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A line of kv-cache-tester's traces."""
+    return {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": list(requests)} | more
+
+
+AGENTS = mooncake(
+    conversation(
+        "a",
+        asks(0, 640, 20),  # ends at 2
+        asks(5, 700, 30),  # pause 3, ends at 7
+        subagent(19, asks(0, 130, runs=[[90, 91]]), asks(8, 256, runs=[[90, 93]])),  # 9 to 19: pauses 2 and 6
+        subagent(18, asks(0, 128, runs=[[90, 91]], api=1.0)),  # 17 to 18: pause 10
+        asks(20, 960, 40),  # pause 1 after both
+    ),
+    conversation("b", asks(0, 64, runs=[[1, 1]]), asks(100, 128, runs=[[1, 2]], api=None, stop="end_turn")),
+)
+"""Two conversations of agents, the first with two branches that join."""
+
 CHAT = mooncake(
     line(0, 1300, 5, (0, 1, 2)),
     line(1000, 1024, 6, (0, 3)),
@@ -240,6 +271,50 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "recorded at no time": (recorded(line(1.7e12, 9, session=0)), ":2: an arrival at 1.7e\\+09 s"),
     "recorded without prompt": (recorded(line(0, 0, session=0, turn=0)), ":2: a prompt of 0 tokens"),
     "recorded without session": (recorded(line(0, 9)), ":2: not a request .*session"),
+    "recorded to wait for a later turn": (
+        recorded(line(0, 9, session=0), line(0, 9, session=0, turn=1, waits_for=[1])),
+        r":3: waits_for \[1\]: only earlier turns",
+    ),
+    "agents, broken line": (AGENTS + '{"id": "c", "block', ":3: not JSON"),
+    "agents, no t": (AGENTS + mooncake(conversation("c", {"in": 5})), ":3: not a conversation like .*`t`"),
+    "agents, no blocks": ('{"id": "a", "block_size": 0, "requests": []}\n', ":1: not a conversation .*block_size"),
+    "agents, other blocks": (AGENTS + mooncake(conversation("c", block_size=32)), ":3: blocks of 32 tokens, after 64"),
+    "agents, other scope": (
+        AGENTS + mooncake(conversation("c", asks(0, 9), hash_id_scope="global")),
+        ":3: hash_id_scope 'global'; every line has 'local'",
+    ),
+    "agents, a name twice": (AGENTS + mooncake(conversation("a", asks(0, 9))), ":3: conversation 'a' for the second"),
+    "agents, nothing": (AGENTS + mooncake(conversation("c")), ":3: conversation 'c' has no requests"),
+    "agents, negative time": (mooncake(conversation("c", asks(-1, 9))), ":1: entry 0 of c: t of -1 s; times are not"),
+    "agents, negative api_time": (
+        mooncake(conversation("c", asks(0, 9), asks(1, 9, api=-3.0))),
+        ":1: entry 1 of c: api_time of -3 s",
+    ),
+    "agents, negative pause": (
+        mooncake(conversation("c", asks(0, 9), asks(1, 9, think_time=-0.5))),
+        ":1: entry 1 of c: think_time of -0.5 s",
+    ),
+    "agents, unsorted": (
+        mooncake(conversation("c", asks(5, 9), asks(1, 9))),
+        ":1: entry 1 of c: starts at 1 s, before the one in front of it at 5 s",
+    ),
+    "agents, a branch of nobody": (
+        AGENTS + mooncake(conversation("c", subagent(3, asks(0, 9)), asks(5, 9))),
+        ":3: entry 0 of c: a subagent without a request in front of it that called it",
+    ),
+    "agents, too few ids": (
+        mooncake(conversation("c", asks(0, 640, runs=[[1, 9]]))),
+        ":1: 9 hash_ids for 640 tokens; .* make it 10",
+    ),
+    "agents, too many ids": (
+        mooncake(conversation("c", asks(0, 640, runs=[[1, 10**15]]))),
+        ":1: entry 0 of c: hash_runs of more than the 10 blocks",
+    ),
+    "agents, a run backwards": (
+        mooncake(conversation("c", asks(0, 640, runs=[[9, 1]]))),
+        ":1: entry 0 of c: a run of hash_runs ends before",
+    ),
+    "agents, zero prompt": (mooncake(conversation("c", asks(0, 0))), ":1: a prompt of 0 tokens"),
     "recorded with bad ids": (recorded(line(0, 9, ids=(-4,), session=0, turn=0)), ":2: hash_ids must"),
 }
 """What is wrong -> file, and how it is refused."""

@@ -9,7 +9,7 @@ from hardware.ub import remove_stale
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, GrantStatus, Kind
 from serving.kvpool.live import ssd_worker
-from tests.kvpool.raw_client import RawClient, hash_of
+from tests.kvpool.raw_client import SPACE, RawClient, hash_of
 from tests.kvpool.server_process import MIB, running_server
 from tests.kvpool.ssd_case import (
     BLOCK,
@@ -159,6 +159,25 @@ def test_a_slow_disk_delays_nobody_who_does_not_need_it(segments: Path, tmp_path
         disk.open()
         put_patiently(client, 200)
         assert client.get(hash_of(200)) == data_of(200)
+        assert client.audit()["problems"] == []
+
+
+def test_a_prefetch_brings_blocks_into_memory_for_nobody_in_particular(segments: Path, tmp_path: Path) -> None:
+    with served(segments, tmp_path, prefetch_share=0.25) as (_, client, disk):
+        put_patiently(client, *range(60))
+        wait_for_ssd(client, 60 - 32)
+        before = [one.tier for one in release(client, *range(12)) if one is not None]
+        assert before == [EntryTier.SSD] * 12
+        disk.reads.clear()
+        ask = m.Prefetch(SPACE, tuple(map(hash_of, (*range(12), 59, 999))))
+        start = time.monotonic()
+        assert client.ask(ask, m.Prefetched) == m.Prefetched(in_memory=1, loading=8, missing=1, refused=4)
+        assert time.monotonic() - start < 5.0, "it waits for no disk"
+        disk.open()
+        wait_for(lambda: client.ask(ask, m.Prefetched).loading == 0, "the loads do not end")
+        ledger = client.stats()["ledger"]
+        assert (ledger["counters"]["prefetches"] >= 8, ledger["leased"]) == (True, 0)
+        assert [client.get(hash_of(number)) for number in range(8)] == [data_of(number) for number in range(8)]
         assert client.audit()["problems"] == []
 
 

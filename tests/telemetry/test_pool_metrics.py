@@ -30,6 +30,7 @@ SERVER = MemoryServerStats(
     evictions={"to_ssd": 6},
     refused={"quota": 2},
     moved_bytes={"sent": 8},
+    loads={"ahead": 6},
     damaged={"ssd": 1},
     latencies={"lookup": OperationLatencies((0.001,), (2, 3), 0.25)},
     namespaces={"acme": {"dram": 6, "ssd": 5}, "umbrella": {"dram": 4, "ssd": 0}},
@@ -76,6 +77,7 @@ def test_a_memory_server() -> None:
         ("capacity_bytes", {"tier": "dram"}, 100), ("hits_total", {"tier": "dram"}, 4), ("misses_total", {}, 3),
         ("evictions_total", {"how": "to_ssd"}, 6), ("refused_total", {"reason": "quota"}, 2),
         ("bytes_total", {"direction": "sent"}, 8), ("damaged_total", {"tier": "ssd"}, 1),
+        ("loads_total", {"cause": "ahead"}, 6),
         ("seconds_count", {"operation": "lookup"}, 5),
     ):  # fmt: skip
         assert value(metrics, f"cloudmatrix:memory_server_{name}", server="kv-0", **labels) == amount

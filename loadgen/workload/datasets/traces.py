@@ -82,6 +82,7 @@ class TraceWorkload:
             output_tokens=max(1, request.output_tokens),
             input_tokens=None if request.input_estimated else request.input_tokens,
             think_s=request.think_s,
+            waits_for=list(request.waits_for),
             hash_ids=ids,
             block_tokens=(self.trace.block_tokens or 0) if ids else 0,
             body=self._body(request.body or ""),
@@ -126,6 +127,7 @@ class TraceWorkload:
             asked_input_tokens=if_changed(asked, input_tokens),
             asked_output_tokens=if_changed(self.fit.asked(request.output_tokens), output_tokens),
             think_s=request.think_s,
+            waits_for=list(request.waits_for),
             hash_ids=kept,
             block_tokens=block if kept else 0,
         )

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, sqrt
 
+from msgspec.structs import replace
+
 from serving.errors import LedgerError
 from serving.gateway.core.concurrency import ConcurrencyLedger
 from serving.gateway.core.fair_lines import FairLines
@@ -32,6 +34,7 @@ from serving.gateway.core.gateway_admission import (
     Reservation,
     RetryReservations,
 )
+from serving.gateway.core.job_order import JobOrder
 from serving.values.throughput import MAX_RETRY_S
 
 CAUTION = 2.0
@@ -54,6 +57,7 @@ class AdmissionQueue:
         self._reservations = RetryReservations(RESERVATIONS_PER_PLACE * max(1, limits.max_queued_requests))
         self._rate = DrainRate(limits.max_running_sequences)
         self._deadlines: list[tuple[float, int]] = []
+        self._jobs = JobOrder()
         self._since: OrderedDict[int, float] = OrderedDict()
         self._places = limits.max_queued_requests
         """Number of requests that may wait now."""
@@ -72,9 +76,9 @@ class AdmissionQueue:
         return len(self._lines)
 
     @property
-    def shared(self) -> bool:
-        """Whether several keys use it."""
-        return self._limits.shared
+    def limits(self) -> AdmissionLimits:
+        """Its present limits."""
+        return self._limits
 
     @property
     def tokens(self) -> int:
@@ -85,6 +89,10 @@ class AdmissionQueue:
     def oldest_since(self) -> float | None:
         """Start of the oldest request's wait; None if no request waits."""
         return next(iter(self._since.values()), None)
+
+    def upcoming(self, most: int) -> list[int]:
+        """Numbers of about the next requests to start."""
+        return [one.number for one in self._lines.upcoming(most)]
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
@@ -104,6 +112,8 @@ class AdmissionQueue:
             self._waited_from = None
         self._set_limits(slots)
         self._reservations.expire(now)
+        if self._limits.by_job:
+            one = replace(one, due=self._jobs.due(one.key, one.session, now))
         claimed = self._reservations.claim(one.mark, now)
         waits = len(self._lines)
         if is_open and not waits and self._fits(one, running, slots):
@@ -125,7 +135,8 @@ class AdmissionQueue:
         Returns: number of the request, which no longer waits; None if no request may start.
         """
         self._set_limits(slots)
-        one = self._lines.next(None if slots is None or not running else slots.held)
+        held = None if slots is None or not running or not self._limits.shared else slots.held
+        one = self._lines.next(held)
         if self._waited_from is not None:
             self._rate.waited(max(0.0, now - self._waited_from))
             self._waited_from = now
@@ -271,7 +282,7 @@ class AdmissionQueue:
         """Refuse a request that could not start before its deadline at the measured rate."""
         if not self._rate.measured or self._rate.tokens_per_s <= 0:
             return None
-        own = self._lines.ahead(one.key, one.priority)
+        own = self._lines.ahead(one)
         ahead = min(float(self.tokens), own / self._lines.share(one.key, one.weight))
         late_s = ahead / self._rate.tokens_per_s - (one.deadline - now)
         if late_s <= 0:

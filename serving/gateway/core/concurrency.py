@@ -3,7 +3,8 @@
     waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
                             two steps of tokens               room for its KV       a slot
 
-An instance serves in order of arrival and has no notion of keys. If several keys are configured, a gateway therefore
+An instance serves in order of arrival and has no notion of keys or jobs. If several keys are configured, or requests
+are ordered by job, a gateway therefore
 starts only as many sequences as the instances report that they can run now, divided by the number of gateways. Three
 limits apply: slots of generating sequences, KV capacity, and prompt tokens in flight.
 
@@ -64,7 +65,12 @@ class _RunningSequence:
 class ConcurrencyLedger:
     """Running sequences of one gateway by key, and the capacity left for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = True) -> None:
+        """
+        Args:
+            shared: whether there are several keys, so that each leaves part of the capacity to the others.
+        """
+        self.shared = shared
         self._slots: dict[str, _RunningSequence] = {}
         self._own: Counter[str] = Counter()
         self._computing: Counter[str] = Counter()
@@ -111,11 +117,11 @@ class ConcurrencyLedger:
         if pools is None or most is None or not own:
             return False
         slots = _bounded(one.sequences, most)
-        if most - self._running - slots < max(1, (own + slots) // LEFT_SHARE):
+        if self.shared and most - self._running - slots < max(1, (own + slots) // LEFT_SHARE):
             return True
         if self._computing[one.key] and self._work >= STEPS_AHEAD * pools.step_tokens:
             return True
-        return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
+        return self.shared and self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
 
     def full(self, one: QueuedRequest) -> bool:
         """Whether there is no slot or KV capacity for it: then all wait, otherwise a large one would never start."""

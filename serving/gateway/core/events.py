@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.route_decision import RouteDecision
 from serving.gateway.core.settings import GatewaySettings
-from serving.ids import NodeId, ReplicaId, SequenceId
+from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.values.instances import Status
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import News, Value
@@ -190,6 +190,13 @@ class Waits(Value, frozen=True, gc=False):
     reason: str
 
 
+class PrefetchKv(Value, frozen=True, gc=False):
+    """Have the memory servers load these blocks of a waiting prompt from SSD. Nothing depends on it."""
+
+    namespace: str
+    hashes: tuple[BlockHash, ...]
+
+
 class Broken(Value, frozen=True, gc=False):
     """An unexpected exception in one job, which failed only that job.
 
@@ -207,7 +214,7 @@ class Broken(Value, frozen=True, gc=False):
         return cls(number, f"{type(error).__name__}: {error} at {', '.join(frames)}")
 
 
-GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken
+GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | PrefetchKv | Broken
 """If a submission cannot be sent, the driver reports `Unsent` or `TooLarge` to the core as soon as it has carried out
 the other effects returned with it: the core assumes that all effects were carried out."""
 GatewayOn = Callable[[GatewayEvent, float], list[GatewayEffect]]

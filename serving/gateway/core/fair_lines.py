@@ -5,7 +5,8 @@ least virtual time is next, so that keys that always have requests waiting recei
 weights, regardless of the demand of others. A key that returns does not catch up on unused tokens: its virtual time
 starts at that of the line that was served last.
 
-Within a line the lowest priority value is next, then the oldest; but every eighth start of a line is its oldest
+Within a line the lowest priority value is next, then the request that is due first (in order of jobs, see `job_order`),
+then the oldest; but every eighth start of a line is its oldest
 request. So no request waits forever: with n older ones in its line it starts within 8 * (n + 1) starts of that line.
 
 Background requests are the exception: they have lines of their own, whose turn comes when no other line has a request.
@@ -13,7 +14,7 @@ Background requests are the exception: they have lines of their own, whose turn 
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
@@ -37,18 +38,22 @@ class _Line:
         """Queued tokens by priority."""
         self.order: OrderedDict[int, QueuedRequest] = OrderedDict()
         """Requests by number, oldest first."""
-        self.by_priority: list[tuple[int, int]] = []
-        """(priority, number); entries of requests removed otherwise stay until they reach the front."""
+        self.by_priority: list[tuple[int, float, int]] = []
+        """(priority, due, number); entries of requests removed otherwise stay until they reach the front."""
 
     def next(self) -> QueuedRequest:
         if self.starts % OLDEST_EVERY == OLDEST_EVERY - 1:
             return next(iter(self.order.values()))
-        while self.by_priority[0][1] not in self.order:
+        while self.by_priority[0][2] not in self.order:
             heappop(self.by_priority)
-        return self.order[self.by_priority[0][1]]
+        return self.order[self.by_priority[0][2]]
 
 
-def _turn(line: _Line) -> tuple[bool, float]:
+def _turn(one: QueuedRequest) -> tuple[int, float, int]:
+    return one.priority, one.due, one.number
+
+
+def _line_turn(line: _Line) -> tuple[bool, float]:
     return line.background, line.virtual
 
 
@@ -85,7 +90,7 @@ class FairLines:
         line.order[one.number] = one
         line.tokens += one.tokens
         line.tokens_of[one.priority] += one.tokens
-        heappush(line.by_priority, (one.priority, one.number))
+        heappush(line.by_priority, _turn(one))
         self._key_of[one.number] = one.key
         self.tokens += one.tokens
 
@@ -99,9 +104,15 @@ class FairLines:
             return None
         waiting = [line for line in self._lines.values() if line.order]
         if held is None:
-            return min(waiting, key=_turn).next()
-        firsts = (line.next() for line in sorted(waiting, key=_turn))
+            return min(waiting, key=_line_turn).next()
+        firsts = (line.next() for line in sorted(waiting, key=_line_turn))
         return next((one for one in firsts if not held(one)), None)
+
+    def upcoming(self, most: int) -> list[QueuedRequest]:
+        """About the next requests to start: of the lines that are next, the first ones of each."""
+        waiting = sorted([line for line in self._lines.values() if line.order], key=_line_turn)[:most]
+        share = -(-most // max(1, len(waiting)))
+        return [one for line in waiting for one in nsmallest(share, line.order.values(), key=_turn)][:most]
 
     def start(self, one: QueuedRequest) -> None:
         """Start a request and charge its key. Effects: drops empty lines that are not ahead in virtual time."""
@@ -128,7 +139,7 @@ class FairLines:
             del line.tokens_of[one.priority]
         self.tokens -= one.tokens
         if len(line.by_priority) > 2 * len(line.order) + 64:
-            line.by_priority = [(other.priority, other.number) for other in line.order.values()]
+            line.by_priority = [*map(_turn, line.order.values())]
             heapify(line.by_priority)
         return one
 
@@ -137,12 +148,15 @@ class FairLines:
         line = self._lines.get(key)
         return (len(line.order), line.tokens) if line is not None else (0, 0)
 
-    def ahead(self, key: str, priority: int) -> float:
-        """Tokens of the key's line that start before a new request of this priority."""
-        line = self._lines.get(key)
+    def ahead(self, new: QueuedRequest) -> float:
+        """Tokens of its key's line that start before a new request."""
+        line = self._lines.get(new.key)
         if line is None:
             return 0.0
-        before = sum([tokens for other, tokens in line.tokens_of.items() if other <= priority])
+        if new.due:
+            before = sum([one.tokens for one in line.order.values() if _turn(one) < _turn(new)])
+        else:
+            before = sum([tokens for other, tokens in line.tokens_of.items() if other <= new.priority])
         return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:
@@ -165,5 +179,5 @@ class FairLines:
         for line in self._lines.values():
             if sum(line.tokens_of.values()) != line.tokens:
                 raise LedgerError("a line's tokens by priority do not sum up to its tokens")
-            if not {(one.priority, one.number) for one in line.order.values()} <= set(line.by_priority):
+            if not set(map(_turn, line.order.values())) <= set(line.by_priority):
                 raise LedgerError("a request would never be found by its priority")

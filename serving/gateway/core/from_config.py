@@ -24,7 +24,8 @@ def core_settings(
         attention_tokens: of the model; see `PrefillCost`.
     """
     blocks = HISTORY_TOKENS // config.engine.block_tokens
-    hashed = config.gateway.routing == "locality" or (config.kvcache.replicas > 0 and config.engine.prefix_reuse)
+    pooled = config.kvcache.replicas > 0 and config.engine.prefix_reuse
+    hashed = config.gateway.routing == "locality" or pooled
     return GatewaySettings(
         name=gateway,
         pools=pools,
@@ -41,6 +42,7 @@ def core_settings(
         coming=config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values()),
         version=VERSION,
         prefer_host=config.serving.handoff == "prefer_host",
+        prefetch=pooled and config.kvcache.ssd_mib > 0 and config.kvcache.prefetch_share > 0,
     )
 
 
@@ -56,7 +58,11 @@ def admission_limits(config: ServeConfig) -> AdmissionLimits:
     gateway = config.gateway
     keys = len(gateway.api_keys) + len(gateway.admin_keys) + sum(len(one.api_keys) for one in config.namespaces)
     return AdmissionLimits(
-        gateway.max_queued_requests, gateway.max_queued_tokens, gateway.max_running_sequences, shared=keys > 1
+        gateway.max_queued_requests,
+        gateway.max_queued_tokens,
+        gateway.max_running_sequences,
+        shared=keys > 1,
+        by_job=gateway.order == "job",
     )
 
 

@@ -41,11 +41,12 @@ from serving.gateway.core.events import (
 )
 from serving.gateway.core.instances import Instances
 from serving.gateway.core.journal_commands import LATER_S, AtSource, Need, NeedDecode, NeedPrefill, NeedTrial
+from serving.gateway.core.prefetch_choice import prefetches
 from serving.gateway.core.quarantine import Quarantine
 from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.gateway.core.route_choice import Routes
 from serving.gateway.core.settings import GatewaySettings
-from serving.gateway.core.waiting_room import Choice, Job, WaitingRoom
+from serving.gateway.core.waiting_room import Choice, Job, WaitingRoom, opened
 from serving.ids import ReplicaId, SequenceId
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tokens
@@ -196,28 +197,15 @@ class Gateway:
         job = Job(number, work, now)
         self.room.enter(job)
         try:
-            self._open_journals(job)
+            job.choices = opened(job, self.settings, self.routes.hashes, now)
         except Exception as error:
             self._break(job, error)
             return
         heappush(self._deadlines, (now + min([spec.time_left_s for spec in work.sequences]), number))
         self._bound_deadlines()
         self._let_in()
-
-    def _open_journals(self, job: Job) -> None:
-        settings, specs = self.settings, job.work.sequences
-        hashes = {id(spec.prompt): self.routes.hashes(spec) for spec in specs}  # choices of a prompt share it
-        choices = []
-        for place, spec in enumerate(specs):
-            # The client's request id need not be unique; this one is, in the whole cluster.
-            own = replace(
-                spec,
-                sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
-                prompt_hashes=hashes[id(spec.prompt)],
-                line=settings.limits.line(job.work.key, spec.priority),
-            )
-            choices.append(Choice(job, place, SequenceJournal(own, self.now, settings.max_attempts)))
-        job.choices = tuple(choices)
+        if self.settings.prefetch:
+            self._out += prefetches(self.room, job)
 
     def _let_in(self) -> None:
         """Start waiting jobs as far as possible. A start may finish a job immediately, which would call this again."""
@@ -232,6 +220,8 @@ class Gateway:
                     self._break(job, error)
         finally:
             self._letting_in = False
+        if self.settings.prefetch and len(self.room):
+            self._out += prefetches(self.room)
 
     def _start(self, job: Job) -> None:
         self._running[job.number] = job

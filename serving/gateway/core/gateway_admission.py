@@ -17,12 +17,19 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
         max_queued_requests, max_queued_tokens: requests that may wait for a start, and their prompt tokens.
         max_running_sequences: concurrently in the pools.
         shared: whether several keys use this gateway, so that none may occupy all places of the queue.
+        by_job: earlier sessions' turns start first, see `job_order`.
     """
 
     max_queued_requests: int
     max_queued_tokens: int
     max_running_sequences: int
     shared: bool = False
+    by_job: bool = False
+
+    @property
+    def at_gateway(self) -> bool:
+        """Whether requests wait here rather than at the instances, since only here their order is known."""
+        return self.shared or self.by_job
 
     def line(self, key: str, priority: int = 0) -> int:
         """A key's number in sequences, the same at every gateway; instances know no keys. 0 = not shared.
@@ -44,6 +51,8 @@ class QueuedRequest(Struct, frozen=True, gc=False):
         weight: of the key: twice the weight, twice the share.
         priority: lower starts sooner, among the requests of one key.
         mark: fingerprint of its content, by which a retry is recognized.
+        session: the conversation that it continues; empty = none.
+        due: among equal priorities the lowest starts first, then the oldest; see `job_order`.
     """
 
     number: int
@@ -55,6 +64,8 @@ class QueuedRequest(Struct, frozen=True, gc=False):
     weight: float = 1.0
     priority: int = 0
     mark: int = 0
+    session: str = ""
+    due: float = 0.0
 
 
 class AdmissionDecision(Struct, frozen=True, gc=False):

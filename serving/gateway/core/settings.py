@@ -18,6 +18,7 @@ class GatewaySettings(Value, frozen=True):
         max_attempts: failures in a row after which a sequence is abandoned.
         role_wait_s: how long a sequence waits for an instance of a role [s].
         empty_role_s: time without a decode instance after which prefill instances decode [s].
+        prefetch: whether memory servers have an SSD tier, from which waiting prompts are prefetched.
         coming: whether instances are expected, or would be started for waiting requests.
     """
 
@@ -36,6 +37,7 @@ class GatewaySettings(Value, frozen=True):
     coming: bool = True
     version: str = ""
     prefer_host: bool = False
+    prefetch: bool = False
 
     def router(self) -> GatewayRouter:
         """A new router."""

@@ -4,15 +4,19 @@ from collections.abc import Callable
 from math import inf, nextafter
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSlots
 from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.instances import RESERVE_TOKENS
 from serving.gateway.core.journal_commands import Need
 from serving.gateway.core.request_journal import SequenceJournal
+from serving.gateway.core.settings import GatewaySettings
+from serving.ids import BlockHash, SequenceId
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind, News, Prefilled, Refused, Tokens
-from serving.values.sequence import BACKGROUND_PRIORITY
+from serving.values.sequence import BACKGROUND_PRIORITY, SequenceSpec
 
 # A job in progress at its gateway, and its sequences.
 
@@ -55,9 +59,10 @@ class Job:
         started: when it left the queue [s].
         tokens: known tokens of all its sequences.
         retry_after_s: shortest Retry-After of a full instance.
+        prefetched: whether its prefixes were named to the memory servers.
     """
 
-    __slots__ = ("choices", "closed", "number", "retry_after_s", "started", "submitted", "tokens", "work")
+    __slots__ = ("choices", "closed", "number", "prefetched", "retry_after_s", "started", "submitted", "tokens", "work")
 
     def __init__(self, number: int, work: GenerationJob, now: float) -> None:
         self.number = number
@@ -65,7 +70,7 @@ class Job:
         self.choices: tuple[Choice, ...] = ()
         self.tokens = sum([len(s.prompt) + len(s.output) for s in work.sequences])
         self.submitted = self.started = now
-        self.closed = False
+        self.closed = self.prefetched = False
         self.retry_after_s: float | None = None
 
     @property
@@ -75,6 +80,11 @@ class Job:
             if choice.delivered:
                 return True
         return False
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of its longest prompt."""
+        return max([len(spec.prompt) for spec in self.work.sequences])
 
     @property
     def stuck(self) -> bool:
@@ -94,6 +104,29 @@ class Job:
             self.retry_after_s = first.retry_after_s if retry_s is None else min(retry_s, first.retry_after_s)
 
 
+def opened(
+    job: Job, settings: GatewaySettings, hashes: Callable[[SequenceSpec], tuple[BlockHash, ...]], now: float
+) -> tuple[Choice, ...]:
+    """The sequences of a job that is accepted, each with a journal.
+
+    Args:
+        hashes: computes a prompt's hashes, if they are needed.
+    """
+    specs = job.work.sequences
+    hashed = {id(spec.prompt): hashes(spec) for spec in specs}  # choices of a prompt share it
+    choices = []
+    for place, spec in enumerate(specs):
+        # The client's request id need not be unique; this one is, in the whole cluster.
+        own = replace(
+            spec,
+            sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
+            prompt_hashes=hashed[id(spec.prompt)],
+            line=settings.limits.line(job.work.key, spec.priority),
+        )
+        choices.append(Choice(job, place, SequenceJournal(own, now, settings.max_attempts)))
+    return tuple(choices)
+
+
 # Jobs that wait to start at one gateway: an `AdmissionQueue`, with the jobs themselves.
 
 _LATE = Fail(FailKind.DEADLINE, "the request's time is over, it was still waiting for its turn")
@@ -105,14 +138,15 @@ class WaitingRoom:
     Args:
         queue: makes the decisions; must be unused.
         role_wait_s: how long a job waits while there is no instance at all [s].
-        pools: returns what the instances can run now; called only if keys share the queue.
+        pools: returns what the instances can run now; called only if requests wait here rather than there.
     """
 
     def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSlots | None]) -> None:
         self._queue = queue
         self._pools = pools
-        self._shared = queue.shared
-        self._ledger = ConcurrencyLedger()
+        self._counts = queue.limits.at_gateway
+        """Whether it counts what the instances can run."""
+        self._ledger = ConcurrencyLedger(shared=queue.limits.shared)
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
@@ -146,11 +180,16 @@ class WaitingRoom:
     def configure(self, limits: AdmissionLimits, role_wait_s: float) -> None:
         """Apply other limits; waiting jobs are kept."""
         self._queue.configure(limits)
-        self._shared = limits.shared
+        self._counts = limits.at_gateway
+        self._ledger.shared = limits.shared
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
         return self._waiting.get(number)
+
+    def upcoming(self, most: int) -> list[Job]:
+        """About the next jobs to start."""
+        return [self._waiting[number] for number in self._queue.upcoming(most)]
 
     def next(self, running: int, now: float) -> Job | None:
         """Take the job that starts now; call only while an instance is available."""
@@ -158,7 +197,7 @@ class WaitingRoom:
         if number is None:
             return None
         job = self._waiting.pop(number)
-        if self._shared:
+        if self._counts:
             for choice in job.choices:
                 spec, key = choice.journal.spec, job.work.key
                 expected = min(spec.sampling.max_tokens, RESERVE_TOKENS)
@@ -166,7 +205,7 @@ class WaitingRoom:
         return job
 
     def _look(self, running: int, now: float) -> ConcurrencyLedger | None:
-        if not self._shared:
+        if not self._counts:
             return None
         self._ledger.update(self._pools(now), running, now)
         return self._ledger
@@ -186,12 +225,12 @@ class WaitingRoom:
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
         """Note that the prompt of a sequence is computed."""
-        if self._shared:
+        if self._counts:
             self._ledger.computed(choice.journal.spec.sequence_id, cached_tokens, now)
 
     def placed(self, choice: Choice) -> None:
         """Note that a sequence's KV is reserved at the generating instance."""
-        if self._shared:
+        if self._counts:
             self._ledger.placed(choice.journal.spec.sequence_id)
 
     def finished(self, choice: Choice, now: float) -> None:
@@ -233,5 +272,6 @@ def queued_request(number: int, job: GenerationJob, now: float) -> QueuedRequest
         weight=job.weight,
         priority=priority,
         # Of integers only: the same in every process. With the key, since no client may claim another's reservation.
+        session=job.session,
         mark=job.mark or hash((len(specs), specs[0].prompt, crc32(job.key.encode()))) & (2**63 - 1),
     )

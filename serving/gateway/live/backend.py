@@ -18,6 +18,7 @@ from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.gateway_record import recorded
 from serving.gateway.core.losses import Losses
 from serving.gateway.live.generation import LiveGeneration
+from serving.gateway.live.memory_links import Prefetcher
 from serving.gateway.live.pool_links import Address, InstanceLink, LinkEvents, PoolLinks
 from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import GatewayId, ReplicaId, SequenceId
@@ -66,6 +67,8 @@ class LiveBackend:
         self._waker: asyncio.Task[None] | None = None
         self.stirred = asyncio.Event()
         """Set when a request is submitted, and when an instance comes or is lost."""
+        self.prefetcher: Prefetcher | None = None
+        """Set if there are memory servers."""
         self._unsent: deque[e.GatewayEvent] = deque()
         """Events still to be passed to the core: commands that could not be sent."""
 
@@ -142,6 +145,8 @@ class LiveBackend:
         if self._waker is not None:
             self._waker.cancel()
         self.links.close()
+        if self.prefetcher is not None:
+            self.prefetcher.close()
         if self.recorder is not None:
             self.recorder.close()
 
@@ -233,6 +238,9 @@ class LiveBackend:
                     generation.close(self._now())
             case e.JobFailed():
                 self._fail(effect)
+            case e.PrefetchKv():
+                if self.prefetcher is not None and (layout := self.links.pool_layout):
+                    self.prefetcher.start(effect.namespace, layout, effect.hashes)
             case e.Waits(sequence_id=waiting):
                 logger.info("%s waits: %s", waiting, effect.reason, extra=_named(waiting.rpartition("/")[0]))
             case e.Broken():

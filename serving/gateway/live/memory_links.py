@@ -9,17 +9,20 @@ error: its answer is absent, and `ServerBackoff` decides when it is used again. 
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from serving.errors import UNREADABLE, ConfigError, PoolError, ProofError, in_words
 from serving.ids import BlockHash
+from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import (
     MAX_BODY_BYTES,
     MAX_ITEMS,
     Failed,
     Message,
+    Prefetch,
+    Prefetched,
     ToClient,
     Welcome,
     encoder,
@@ -40,6 +43,8 @@ ANSWER_S = 1.0
 """Deadline of a request, its wait for earlier ones included."""
 MAX_WAITING = 64
 """Requests of one connection that are under way or wait; further ones are not sent."""
+MAX_PREFETCHES = 64
+"""Prefixes whose prefetch is under way; further ones are not prefetched."""
 
 
 class MemoryLink:
@@ -218,6 +223,45 @@ class MemoryLinks:
         for name, record in records.items():
             if name not in self._links:
                 self._links[name] = MemoryLink(record, self._greeting)
+
+
+class Prefetcher:
+    """Has the memory servers load prefixes from SSD, in the background.
+
+    Attributes:
+        blocks: by outcome: `in_memory`, `loading`, `missing`, `refused`; those nobody answered for are `unanswered`.
+    """
+
+    def __init__(self, links: MemoryLinks) -> None:
+        self.links = links
+        self.blocks: Counter[str] = Counter()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, namespace: str, layout: str, hashes: Sequence[BlockHash]) -> "asyncio.Task[None] | None":
+        """Ask for one prefix, without waiting. Must be called on the event loop.
+
+        Returns: ends with the answers; None if too many are under way, and this one is not asked for.
+        """
+        if len(self._running) >= MAX_PREFETCHES:
+            return None
+        task = asyncio.get_running_loop().create_task(self._ask(Space(namespace, layout), hashes))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def close(self) -> None:
+        """End what is under way, and close the connections."""
+        for task in self._running:
+            task.cancel()
+        self.links.close()
+
+    async def _ask(self, space: Space, hashes: Sequence[BlockHash]) -> None:
+        answers = await self.links.ask_owners(hashes, lambda mine: Prefetch(space, mine), Prefetched)
+        answered = 0
+        for one in answers.values():
+            self.blocks.update(in_memory=one.in_memory, loading=one.loading, missing=one.missing, refused=one.refused)
+            answered += one.in_memory + one.loading + one.missing + one.refused
+        self.blocks["unanswered"] += max(0, len(hashes) - answered)
 
 
 def _place(record: ServerRecord) -> tuple[str, int, str]:

@@ -268,6 +268,11 @@ class PoolLinks:
         """All usable links."""
         return [link for link in self._links.values() if link.up]
 
+    @property
+    def pool_layout(self) -> str:
+        """Layout of the instances' blocks in the KV-cache pool; empty = none is linked that uses it."""
+        return next((one.welcome.pool_layout for one in self.up() if one.welcome and one.welcome.pool_layout), "")
+
     async def ask_facts(self) -> None:
         """Request every instance's counters, and wait up to `FACTS_S`. Effects: updates `InstanceLink.facts`."""
         if asked := [link.ask_facts() for link in self.up()]:

@@ -45,6 +45,7 @@ from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, make_http_server
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.kv_hints import live_hints
+from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
@@ -56,6 +57,7 @@ from serving.group.core.expert_status import expert_status, group_stats
 from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.pool_facts import memory_server_stats
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
+from serving.kvpool.live.server_link import hello_of
 from serving.model.dense_form import served_architecture
 from serving.sockets.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.telemetry.metrics import GatewayMetrics
@@ -338,10 +340,9 @@ class GatewayDeployment:
         follower = self._pool
         node = NodeId(ray.get_runtime_context().get_node_id())
         accounted = accounted_kv(self._config)
-        view, changes = lambda: follower.view, NamespaceChanges()
-        return LivePoolAdmin(
-            f"gateway-{gateway}", node, self._keeper.secrets, view, changes, accounted, backend.losses.audited
-        )
+        name, view, changes = f"gateway-{gateway}", lambda: follower.view, NamespaceChanges()
+        self._backend.prefetcher = Prefetcher(MemoryLinks(hello_of(name, node, self._keeper.secrets), view))
+        return LivePoolAdmin(name, node, self._keeper.secrets, view, changes, accounted, backend.losses.audited)
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:

@@ -308,6 +308,7 @@ class Instance:
             block_tokens=self.settings.block_tokens,
             kv_blocks=self.kv.count // self.kv.width,
             max_model_len=self.settings.max_model_len,
+            pool_layout=attached.pool_layout if self.settings.pool else "",
         )
 
 

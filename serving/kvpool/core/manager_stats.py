@@ -18,6 +18,7 @@ class Counters:
         evicted_from_ssd: copies that left SSD to make room there.
         spills, spill_failures: writes to SSD that succeeded, or failed.
         promotions, promotion_failures: entries loaded from SSD; those that were unreadable or found no room in time.
+        prefetches: loads from SSD that were ordered before any reader asked for them.
         restored: entries found on SSD at the start.
         distrusted: entries removed for wrong bytes. moved: removed after a move to another server.
         deleted: entries removed with their namespace.
@@ -42,6 +43,7 @@ class Counters:
     spill_failures: int = 0
     promotions: int = 0
     promotion_failures: int = 0
+    prefetches: int = 0
     restored: int = 0
     distrusted: int = 0
     moved: int = 0

@@ -9,6 +9,7 @@ entry on SSD is not removed to make room there.
     inventory.py   entries and their tiers        evictor.py      eviction from DRAM      leases.py    time limits
     spills.py      DRAM to SSD, SSD's own limit   promotions.py   SSD to DRAM             quotas.py    namespaces
     claims.py      sessions and what they need    guards.py       what keeps it in DRAM
+    prefetches.py  loads ahead of readers
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
+from serving.kvpool.core.prefetches import PrefetchCount, Prefetches
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quota_room import trim_to_quotas
 from serving.kvpool.core.quotas import NamespaceUsage
@@ -55,6 +57,7 @@ class MemoryManager:
         self._promotions = Promotions(self._inventory, self._evictor)
         self.claims = Claims(self._inventory, self._spills, self._promotions)
         """Claims and hints."""
+        self._prefetches = Prefetches(self._inventory, self._promotions)
         self._held = 0
         self._last_tick = float("-inf")
 
@@ -151,6 +154,14 @@ class MemoryManager:
         for entry in wanted:
             self._promotions.want(entry, now)
 
+    def prefetch(self, space: Space, hashes: Sequence[BlockHash], now: float) -> PrefetchCount:
+        """Load blocks of a prefix from SSD before a reader asks for them: a bounded number of bytes, without a lease.
+
+        Blocks that are here count as used now. May evict other entries, and order loads and spills.
+        """
+        self._expire(now)
+        return self._prefetches.want(space, hashes, now)
+
     def found(self, version: int) -> Found | None:
         """Result of a lookup for this copy now; None = removed."""
         entry = self._inventory.visible(version)
@@ -234,16 +245,18 @@ class MemoryManager:
         trim_to_quotas(self._inventory)
         self._evictor.relieve(now)
         self._promotions.retry(now)
+        self._prefetches.go_on(now)
         self._spills.catch_up()
 
     def next_tick(self, now: float) -> float | None:
         """When `tick` is due; None = time alone changes no state. Valid until the next call of any other method."""
         due = self._leases.next_due
-        others = (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until)
-        for time in (*others, self.claims.next_due):
+        promotions, prefetches = self._promotions, self._prefetches
+        reserved, clearing = self._inventory.reservations.next_due, self._evictor.clearing_until
+        for time in (reserved, promotions.next_due, prefetches.next_due, clearing, self.claims.next_due):
             if time is not None and (due is None or time < due):
                 due = time
-        if self._evictor.pressed or len(self._promotions) or self._spills.waiting:
+        if self._evictor.pressed or len(promotions) or len(prefetches) or self._spills.waiting:
             paced = self._last_tick + _PACE_S
             due = paced if due is None or paced < due else due
         return max(now, due) if due is not None else None
@@ -275,16 +288,13 @@ class MemoryManager:
         Raises: LedgerError if no load of this version is running.
         """
         self._promotions.finish(version, ok, unreadable=unreadable)
+        self._prefetches.finished(version)
         self._room_may_be_free(now)
 
     def restore(
         self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, checksum: int, last_use: float, now: float
     ) -> int | None:
-        """Take over an entry whose file was found at the start. Call it in order of last use, the oldest first.
-
-        Returns: its version; None if it is not taken over. Then the ledger orders the removal of its file, unless a
-            newer copy uses the file's name: the caller removes no file itself.
-        """
+        """Take over an entry whose file was found at the start; see `Writers.restore`."""
         return self._writers.restore(space, hash, kind, nbytes, checksum, last_use)
 
     def delete_namespace(self, namespace: str, now: float) -> tuple[int, int]:
@@ -319,10 +329,9 @@ class MemoryManager:
 
     def entries(self, after: int = 0) -> Iterator[EntryView]:
         """Committed entries with versions above `after`, in order of version. Change nothing while iterating."""
-        base = self._inventory.base_offset
         for version, entry in self._inventory.by_version.items():
             if version > after and entry.shown:
-                yield view_of(entry, base)
+                yield view_of(entry, self._inventory.base_offset)
 
     def models(self) -> tuple[EntryView, ...]:
         """Committed models. O(models)."""
@@ -369,13 +378,11 @@ class MemoryManager:
         )
 
     def check(self) -> None:
-        """Prove that the ledger balances. O(entries).
-
-        Raises: LedgerError if not.
-        """
+        """Prove that the ledger balances. O(entries). Raises: LedgerError if not."""
         check_inventory(self._inventory)
         check_flows(self._inventory, self._spills, self._promotions, self._held)
         self.claims.check()
+        self._prefetches.check()
 
     def _expire(self, now: float) -> None:
         due = self._leases.next_due
@@ -389,3 +396,5 @@ class MemoryManager:
     def _room_may_be_free(self, now: float) -> None:
         if len(self._promotions):
             self._promotions.retry(now)
+        if len(self._prefetches):
+            self._prefetches.go_on(now)

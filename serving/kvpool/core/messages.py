@@ -81,6 +81,22 @@ class Promoted(Message, frozen=True):
     found: tuple[Found | None, ...]
 
 
+class Prefetch(Message, frozen=True):
+    """Load blocks from SSD to DRAM before a reader looks them up; nothing is leased, nothing waits for the loads."""
+
+    space: Space
+    hashes: tuple[BlockHash, ...]
+
+
+class Prefetched(Message, frozen=True):
+    """Response to `Prefetch`: blocks in DRAM, on their way there, not on this server, and beyond a limit."""
+
+    in_memory: int
+    loading: int
+    missing: int
+    refused: int = 0
+
+
 class ReleaseLeases(Message, frozen=True, tag="Release"):
     """Release the leases of these versions. Response: `Done`."""
 
@@ -291,6 +307,7 @@ ToServer = (
     Hello
     | Lookup
     | Promote
+    | Prefetch
     | ReleaseLeases
     | Report
     | Reserve
@@ -315,6 +332,7 @@ ToServer = (
 ANSWERS: dict[type[Message], type[Message]] = {
     Lookup: Looked,
     Promote: Promoted,
+    Prefetch: Prefetched,
     Reserve: Reserved,
     Commit: Committed,
     List: Listed,
@@ -330,6 +348,7 @@ ToClient = (
     Welcome
     | Looked
     | Promoted
+    | Prefetched
     | Reserved
     | Committed
     | Chunk

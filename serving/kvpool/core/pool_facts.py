@@ -86,6 +86,10 @@ def _server(server: ViewServer) -> MemoryServerStats:
             "ssd_read": counters.get("ssd_bytes_read", 0),
             "ssd_written": counters.get("ssd_bytes_written", 0),
         },
+        loads={
+            "demanded": max(0, events.get("promotions", 0) - events.get("prefetches", 0)),
+            "ahead": events.get("prefetches", 0),
+        },
         damaged=_from_zero(("dram", "ssd"), _behind(counters, _DAMAGED)),
         latencies=_latencies(facts),
         namespaces={

@@ -29,13 +29,17 @@ class Promotions:
         """Bring an entry to DRAM, at once or when there is room."""
         if entry.in_dram or entry.loading or entry.version in self._waiting:
             return
-        if not self._inventory.allocator.fits(entry.nbytes) or not self._try(entry, now):
+        if not self.start(entry, now):
             self._waiting[entry.version] = now + self._wait_s
 
     def pending(self, version: int) -> bool:
         """Whether its load is waiting or running."""
         entry = self._inventory.visible(version)
         return entry is not None and (entry.loading or version in self._waiting)
+
+    def start(self, entry: Entry, now: float) -> bool:
+        """Order the load of an entry that is on SSD only. Returns: False if there is no room now."""
+        return self._inventory.allocator.fits(entry.nbytes) and self._try(entry, now)
 
     def retry(self, now: float) -> None:
         """Start waiting loads that now have space, a bounded number per call in turns; give up those that timed out."""

@@ -49,6 +49,7 @@ class ManagerSettings:
         lease_s: default lease of a found entry.
         write_lease_s: how long a writer may take between reserve and commit.
         max_spills: maximum of concurrent writes to SSD.
+        prefetch_share: bytes that may be on their way from SSD ahead of readers, as a share of the region.
         quantum: sizes are rounded up to it [bytes]; 4096 with an SSD tier, which writes whole pages.
         claims: limits of claims.
     """
@@ -66,6 +67,7 @@ class ManagerSettings:
     max_spills: int = 64
     quantum: int = 4096
     claims: ClaimSettings = ClaimSettings()
+    prefetch_share: float = 0.1
 
 
 # Settings of one memory server: its share of memory and disk, its address and its clients' secret.
@@ -101,6 +103,7 @@ class ServerSettings:
         max_connections: a further client gets `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
         claims: limits of claims.
+        prefetch_share: see `ManagerSettings`.
         reserve: allocate all memory at the start, see `UbSegment.create`.
         disk_full: returns whether to simulate a full disk, for tests; None = never.
     """
@@ -125,6 +128,7 @@ class ServerSettings:
     max_connections: int = 256
     quantum: int = 4096
     claims: ClaimSettings = ClaimSettings()
+    prefetch_share: float = 0.1
     reserve: bool = True
     disk_full: Callable[[], bool] | None = field(default=None, repr=False)
 
@@ -166,6 +170,7 @@ class ServerSettings:
             lease_s=config.lease_s,
             write_lease_s=config.write_lease_s,
             claims=claim_settings(config),
+            prefetch_share=config.prefetch_share,
         )
 
     def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
@@ -183,4 +188,5 @@ class ServerSettings:
             write_lease_s=self.write_lease_s,
             quantum=self.quantum,
             claims=self.claims,
+            prefetch_share=self.prefetch_share,
         )

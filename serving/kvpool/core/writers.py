@@ -154,7 +154,11 @@ class Writers:
     def restore(
         self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, checksum: int, last_use: float
     ) -> int | None:
-        """Take over an entry whose file was found at the start; see `MemoryManager.restore`."""
+        """Take over an entry whose file was found at the start. Call it in order of last use, the oldest first.
+
+        Returns: its version; None if it is not taken over. Then the ledger orders the removal of its file, unless a
+            newer copy uses the file's name: the caller removes no file itself.
+        """
         inventory = self._inventory
         known = inventory.of(space).get(hash)
         if self._spills.file_busy(space, hash) or (known is not None and known.on_ssd):

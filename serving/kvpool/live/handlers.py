@@ -101,6 +101,15 @@ def _promote(context: HandlerContext, session: Session, message: m.Promote, _pay
     return m.Promoted(found)
 
 
+def _prefetch(context: HandlerContext, _session: Session, message: m.Prefetch, _payload: memoryview) -> Answer:
+    core = context.core
+    _require_few(message.hashes)
+    with core.changed:
+        count = core.manager.prefetch(message.space, message.hashes, core.now())
+        core.dispatch()
+    return m.Prefetched(count.in_memory, count.loading, count.missing, count.refused)
+
+
 def _release(context: HandlerContext, session: Session, message: m.ReleaseLeases, _payload: memoryview) -> Answer:
     core = context.core
     with core.changed:
@@ -358,6 +367,7 @@ def _require_few(items: Sequence[object]) -> None:
 HANDLERS: dict[type[m.Message], Callable[[HandlerContext, Session, Any, memoryview], Answer]] = {
     m.Lookup: _lookup,
     m.Promote: _promote,
+    m.Prefetch: _prefetch,
     m.ReleaseLeases: _release,
     m.Report: _report,
     m.Reserve: _reserve,

@@ -35,11 +35,13 @@ class TraceChoice:
     columns: str | None = None
 
     def open(self) -> RequestStream:
-        """Read it. Raises: TraceError."""
+        """Read it. Raises: TraceError, also for a trace of conversations, whose requests have no times of their own."""
         found = open_workload(
             self.path, rate=self.rate, limit=self.limit, start_s=self.start_s, duration_s=self.duration_s,
             seed=self.seed, block_tokens=self.block_tokens, columns=self.columns,
         )  # fmt: skip
+        if found.jobs is not None:
+            raise TraceError(f"{self.path}: a plan needs the requests' own times; simulate conversations instead")
         return found if self.concurrency is None else found.closed(self.concurrency)
 
     def faster(self, factor: float) -> "TraceChoice":

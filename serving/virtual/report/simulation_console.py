@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
+from loadgen.report.job_table import job_table
 from loadgen.report.table import Table, select, terminal_table
 from serving import compiled
 from serving.virtual.report import simulation_tables
@@ -102,6 +103,7 @@ def _tables(result: SimResult, summary: Summary) -> list[Table]:
     """Tables that are not empty."""
     found = [
         simulation_tables.latency_table(summary),
+        job_table(summary.jobs),
         select(simulation_tables.pool_table(summary), *_POOL_COLUMNS),
         simulation_tables.plane_table(summary),
         simulation_tables.count_table(result),

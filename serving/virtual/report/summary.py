@@ -1,9 +1,12 @@
 """The figures of a simulation in one value, which console, JSON and page only display."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.metrics.jobs import TurnSeen, job_figures
+from loadgen.result import JobFigures
 from serving.virtual.report.latencies import (
     Goodput,
     Latencies,
@@ -66,6 +69,7 @@ class Summary:
         retried: requests that were sent to a prefill instance more than once.
         one_token: finished requests that have no TPOT.
         goodput: None without SLOs.
+        jobs: conversations of several turns; None if there are none.
         lost_npu_share: part of all NPU time that faults took, 0..1.
     """
 
@@ -85,6 +89,7 @@ class Summary:
     faults: list[FaultSummary]
     npu_hours: float
     lost_npu_share: float
+    jobs: JobFigures | None = None
 
 
 def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | None = None) -> Summary:
@@ -115,7 +120,30 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
         faults=fault_summaries(result.faults),
         npu_hours=result.totals.npu_seconds / SECONDS_PER_HOUR,
         lost_npu_share=min(ratio(lost_s, result.totals.npu_seconds), 1.0),  # faults that overlap count an NPU twice
+        jobs=_jobs(result),
     )
+
+
+def _jobs(result: SimResult) -> JobFigures | None:
+    rows = result.requests
+    if not len(rows.job) or max(rows.job) < 0:
+        return None
+    turns = (
+        TurnSeen(
+            rows.job[row],
+            rows.job_turns[row],
+            rows.arrival_s[row],
+            rows.finish_s[row],
+            rows.outcome[row] == Outcome.FINISHED,
+            rows.prompt_tokens[row],
+            rows.cached_tokens[row],
+            rows.repeated_tokens[row],
+            None if math.isnan(rows.pause_s[row]) else rows.pause_s[row],
+        )
+        for row in range(len(rows))
+        if rows.job[row] >= 0
+    )
+    return job_figures(turns, result.totals.npu_seconds)
 
 
 def _throughput(result: SimResult, times: Latencies) -> RunThroughput:

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import TraceFormatError, UsageError
 from serving.errors import ConfigError
-from serving.virtual.workload.block_names import BlockNames
+
+if TYPE_CHECKING:
+    from serving.virtual.workload.jobs import TraceJob
 
 # Input of a simulation: requests with lengths, arrival times and, where a trace has them, prefix names.
 
@@ -53,6 +55,8 @@ class RequestStream:
         block_tokens: tokens per entry of `blocks`.
         concurrency: open requests of a closed loop, which sends a request as soon as another has ended and ignores
             arrival times. None = an open loop.
+        jobs: conversations in order of their start, in place of `requests`, which is then empty; `count` and
+            `concurrency` then count conversations.
         notes: how the reader interpreted unusual records, one sentence each; filled as requests are read.
     """
 
@@ -62,25 +66,13 @@ class RequestStream:
     duration_s: float | None = None
     block_tokens: int = 512
     concurrency: int | None = None
+    jobs: "Iterable[TraceJob] | None" = None
     notes: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def closed(self, concurrency: int) -> "RequestStream":
         """The same requests in a closed loop, whose duration is not known in advance."""
         name = f"{self.name}, {concurrency:,} at a time"
         return replace(self, name=name, duration_s=None, concurrency=concurrency)
-
-
-class ClosedRequests:
-    """Remaining requests of a closed loop, each sent as soon as another one has ended."""
-
-    __slots__ = ("names", "requests", "sent", "upcoming")
-
-    def __init__(self, requests: Iterator[TraceRequest], names: BlockNames) -> None:
-        self.requests = requests
-        self.names = names
-        self.upcoming = next(requests, None)
-        self.sent = 0
-        """Requests on their way to a gateway."""
 
 
 # Requests as columns, the form in which traces are read, scaled, repeated and sharded.

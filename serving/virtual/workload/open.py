@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.trace import Reading, ServeGenTrace, Trace, open_trace
+from loadgen.trace import Reading, ServeGenTrace, Trace, WekaTrace, open_trace
 from serving.errors import ConfigError
 from serving.virtual.workload.columns import Columns, RequestStream, Row, TraceError, batches_of, refused_in_our_terms
+from serving.virtual.workload.jobs import JobReplay, jobs_of
 from serving.virtual.workload.replay import Portion, Replay, Stretch
 from serving.virtual.workload.reshaping import Scaling, sharded
 
@@ -46,9 +47,9 @@ def open_workload(
 
     Args:
         path: file, or folder of a ServeGen model.
-        rate: factor by which time is compressed. length: factor on prompt and output lengths; `prompt_length` and
-            `output_length` override it for one of them. See `reshaping` for its effect on prefix ids.
-        limit: most requests, of all repetitions and shards together.
+        rate: factor by which time is compressed, but not pauses in agents' conversations. length: factor on lengths;
+            `prompt_length` and `output_length` override it for one of them. Its effect on prefix ids: see `reshaping`.
+        limit: most requests (of an agents' trace: conversations), of all repetitions and shards together.
         start_s, duration_s: stretch of the trace, in its own time [s]; arrivals are then relative to its start.
         seed: of generated requests (ServeGen). repeat: number of passes through the trace, each with its own prefixes.
         shard: (index, number of shards); see `reshaping`. The shards together are the whole workload.
@@ -69,17 +70,34 @@ def open_workload(
     reading = Reading(block_tokens, clients, volume, stretch.start_s, stretch.end_s, seed, columns)
     with refused_in_our_terms():
         trace = open_trace(path, reading)
+    if isinstance(trace, WekaTrace):
+        return _job_stream(path, trace, stretch, scaling, portion)
     own_block = trace.block_tokens
     scaled_block = _NO_IDS_BLOCK_TOKENS if own_block is None else scaling.block_tokens(own_block)
     keeps = _size_bytes(path, trace) <= kept_bytes
     source = _source(trace, token_s, stretch, portion.shard[1], keeps)
     replay = Replay(str(path), source, own_block, stretch, scaling, portion)
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
-    if not keeps:
-        _look_at_the_first(trace)
     return RequestStream(
         _name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block,
         notes=trace.notes,
+    )  # fmt: skip
+
+
+def _job_stream(path: Path, trace: WekaTrace, stretch: Stretch, scaling: Scaling, portion: Portion) -> RequestStream:
+    """The conversations of a trace.
+
+    Raises: TraceError if the stretch has none.
+    """
+    replay = JobReplay(jobs_of(trace, stretch), trace.block_tokens, stretch, scaling, portion)
+    count, last_s = 0, 0.0
+    for job in replay:
+        count, last_s = count + 1, job.start_s
+    if not replay.kept:
+        raise TraceError(f"{path}: no conversation starts in this stretch; choose another one")
+    return RequestStream(
+        _name(path, replay, 1.0), (), count=count, duration_s=last_s, jobs=replay, notes=trace.notes,
+        block_tokens=scaling.block_tokens(trace.block_tokens),
     )  # fmt: skip
 
 
@@ -114,10 +132,11 @@ def _source(
     if keeps:
         kept = list(sharded(stretch.of(batches(trace, token_s)), shards))
         return lambda: kept
+    _look_at_the_first(trace)
     return lambda: sharded(stretch.of(batches(trace, token_s)), shards)
 
 
-def _name(path: Path, replay: Replay, volume: float) -> str:
+def _name(path: Path, replay: Replay | JobReplay, volume: float) -> str:
     """Name of the trace and of the changes to it."""
     stretch, portion = replay.stretch, replay.portion
     parts = [f"{volume:g} x its requests"] * (volume != 1) + replay.scaling.said()

@@ -54,6 +54,7 @@ class GatewayBench:
         self.rejected: dict[int, e.Rejected] = {}
         self.broken: list[e.Broken] = []
         self.routed: list[e.Routed] = []
+        self.prefetches: list[e.PrefetchKv] = []
         self._jobs = 0
 
     def tell(self, event: e.GatewayEvent) -> None:
@@ -77,6 +78,8 @@ class GatewayBench:
                     self.broken.append(effect)
                 case e.Routed():
                     self.routed.append(effect)
+                case e.PrefetchKv():
+                    self.prefetches.append(effect)
         self.core.check()
 
     def up(self, pool: str, number: int = 0, *, kv_blocks: int = 100, status: Status | None = IDLE) -> ReplicaId:

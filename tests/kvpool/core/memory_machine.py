@@ -60,6 +60,7 @@ class MemoryMachine(RuleBasedStateMachine):
             write_lease_s=10.0,
             max_spills=max_spills,
             claims=self.CLAIMS,
+            prefetch_share=0.5,
         )
         self.now = 100.0
         self.contents = 0
@@ -176,6 +177,18 @@ class MemoryMachine(RuleBasedStateMachine):
             if found is not None:
                 self.see(client, found, self.now + 5.0)
                 assert found.tier is EntryTier.DRAM or self.manager.pending(version)
+
+    @rule(which=st.lists(st.integers(0, 100), min_size=1, max_size=6))
+    def prefetch(self, which: list[int]) -> None:
+        """A gateway names blocks; it gets no lease, and nobody's lease or content suffers (see the invariants)."""
+        stored = list(self.truth) or [(SPACES[0], name(0))]
+        space = stored[which[0] % len(stored)][0]
+        hashes = [stored[index % len(stored)][1] for index in which]
+        leased = self.manager.stats().leased
+        count = self.manager.prefetch(space, [*hashes, name(99)], self.now)
+        assert count.missing >= 1
+        assert count.in_memory + count.loading + count.missing + count.refused == len(hashes) + 1
+        assert self.manager.stats().leased == leased
 
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 100))

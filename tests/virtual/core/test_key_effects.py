@@ -35,6 +35,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "gateway.api_keys": ("plain", ("one", "two")),  # where keys share, each leaves a seat to the others
     "gateway.admin_keys": ("plain", ("one", "two")),
     "gateway.role_wait_s": ("moved", 0.0),
+    "gateway.order": ("plain", "job"),
     "cluster.nodes.npus": ("plain", 300),
     "cluster.nodes.ub_memory_mib": ("moved", 1700),
     "engine.block_tokens": ("plain", 256),
@@ -68,6 +69,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "kvcache.ssd_mib": ("plain", 70),
     "kvcache.write_through": ("plain", True),
     "kvcache.eviction": ("slo", "lfu"),
+    "kvcache.prefetch_share": ("plain", 0.5),
     "kvcache.high_water": ("plain", 0.95),
     "kvcache.low_water": ("plain", 0.1),
     "kvcache.max_store_share": ("plain", 0.0),
@@ -101,6 +103,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.expert_balance": ("slo", "perfect"),
     "simulation.pool_gb_per_s": ("plain", 0.1),
     "simulation.pool_plane": ("plain", "vpc"),
+    "simulation.ssd_gb_per_s": ("plain", 0.5),
     "simulation.jitter": ("plain", 0.2),
     "simulation.spike_share": ("plain", 0.3),
     "simulation.spike_factor": ("plain", 30.0),
@@ -146,6 +149,7 @@ ELSEWHERE = {
     "experts.on_loss",  # tests/virtual/core/test_expert_group.py, as the next
     "experts.straggler",
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
+    "kvcache.get_timeout_s",  # tests/virtual/core/test_ssd_loads.py
     "kvcache.lease_s",
     "kvcache.ramp_s",
     "kvcache.slab_kib",
