@@ -4,7 +4,8 @@ Replays a trace of kv-cache-tester (loadgen/README.md, "Traces") with its record
 of the trace's own fit. Memory is a share of the live contexts: the time average, over the run, of the last prompts of
 all conversations and branches that have begun and not ended.
 
-    order   hit shares by eviction policy, block by block, and of Belady's choice, which knows the next use
+    order   hit shares by eviction policy, block by block; if the cache knew each session's next turn, or its end; and
+            of Belady's choice, which knows the next use of each block
     pool    the pool's own ledgers (serving/virtual/memory_pool.py): least recently used, without and with an SSD tier
 """
 
@@ -93,30 +94,41 @@ def hits_by_policy(uses: Sequence[Use], capacity: int, policy: EvictionPolicy) -
     return hits
 
 
-def hits_of_belady(uses: Sequence[Use], capacity: int) -> int:
-    """The same if each block that leaves is the one that is used last from then on."""
-    next_use: list[list[int]] = []
+def next_uses(uses: Sequence[Use]) -> list[list[int]]:
+    """For each block of each request, the next request that has it; the number of requests if none has."""
+    found: list[list[int]] = []
     upcoming: dict[int, int] = {}
     for index in range(len(uses) - 1, -1, -1):
-        next_use.append([upcoming.get(block, len(uses)) for block in uses[index].numbers])
+        found.append([upcoming.get(block, len(uses)) for block in uses[index].numbers])
         upcoming.update(dict.fromkeys(uses[index].numbers, index))
-    next_use.reverse()
+    return found[::-1]
+
+
+def next_turns(uses: Sequence[Use]) -> list[list[int]]:
+    """The same for what a session can tell: its next turn, or that the conversation or branch has ended."""
+    found: list[list[int]] = []
+    upcoming: dict[tuple[int, int], int] = {}
+    for index in range(len(uses) - 1, -1, -1):
+        use = uses[index]
+        found.append([upcoming.get(use.stream, len(uses))] * len(use.numbers))
+        upcoming[use.stream] = index
+    return found[::-1]
+
+
+def hits_if_known(uses: Sequence[Use], capacity: int, following: Sequence[Sequence[int]]) -> int:
+    """The same if each block that leaves, or is not kept at all, is the one that is expected last."""
     cached: dict[int, int] = {}
     latest: list[tuple[int, int, int]] = []
     hits = 0
-    for use, following in zip(uses, next_use, strict=True):
+    for use, expected in zip(uses, following, strict=True):
         hits += _leading(use.numbers, cached)
-        for place in range(len(use.numbers) - 1, -1, -1):
-            block, again = use.numbers[place], following[place]
+        for place, (block, again) in enumerate(zip(use.numbers, expected, strict=True)):
             if block not in cached and len(cached) >= capacity:
-                while True:
-                    due, _, victim = heapq.heappop(latest)
-                    if cached.get(victim) == -due:
-                        break
-                if -due <= again:  # the new block is needed last of all
-                    heapq.heappush(latest, (due, _, victim))
-                    continue
-                del cached[victim]
+                while cached.get(latest[0][2]) != -latest[0][0]:
+                    heapq.heappop(latest)  # it was used since
+                if -latest[0][0] <= again:
+                    break  # this block and those behind it are expected last of all
+                del cached[heapq.heappop(latest)[2]]
             cached[block] = again
             heapq.heappush(latest, (-again, -place, block))
     return hits
@@ -134,7 +146,9 @@ def order_figures(uses: Sequence[Use]) -> Iterator[Figure]:
         for name in POLICIES:
             progress(f"{name} at {part}/{whole}")
             yield _share(f"{name}, memory {part}/{whole}", hits_by_policy(uses, capacity, make_policy(name)) / asked)
-        yield _share(f"Belady, memory {part}/{whole}", hits_of_belady(uses, capacity) / asked)
+        for name, following in (("next turns known", next_turns(uses)), ("Belady", next_uses(uses))):
+            progress(f"{name} at {part}/{whole}")
+            yield _share(f"{name}, memory {part}/{whole}", hits_if_known(uses, capacity, following) / asked)
 
 
 def pool_of(live: float, memory: float, ssd: float, block_bytes: int) -> VirtualPool:
