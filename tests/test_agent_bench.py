@@ -42,7 +42,7 @@ def test_the_replay_keeps_pauses_and_joins(tmp_path: Path) -> None:
 def test_a_cache_that_knows_more_has_more_hits(uses: list[Use]) -> None:
     capacity = round(live_blocks(uses) / 3)
     lru = hits_by_policy(uses, capacity, make_policy("lru"))
-    signals = hits_if_known(uses, capacity, next_turns(uses))
+    signals = hits_if_known(uses, capacity, next_turns(uses), supersedes=True)
     best = hits_if_known(uses, capacity, next_uses(uses))
     endless = hits_by_policy(uses, 1 << 30, make_policy("lru"))
     assert 0 < lru < signals <= best < endless

@@ -1,8 +1,8 @@
 """Prompt tokens of agents' conversations that a KV-cache pool has to compute again, by policy, memory and SSD.
 
 Replays a trace of kv-cache-tester (loadgen/README.md, "Traces") with its recorded pauses, each response taking the time
-of the trace's own fit. Memory is a share of the live contexts: the time average, over the run, of the last prompts of
-all conversations and branches that have begun and not ended.
+of the trace's own fit. Memory is a share of the live contexts: the last prompts of all conversations and branches that
+have begun and not ended, averaged over the time in which conversations start.
 
     order   hit shares by eviction policy, block by block; if the cache knew each session's next turn, or its end; and
             of Belady's choice, which knows the next use of each block
@@ -66,16 +66,18 @@ def replay(jobs: Sequence[TraceJob], trace_block_tokens: int, block_tokens: int)
 
 
 def live_blocks(uses: Sequence[Use]) -> float:
-    """Time average of the blocks of all live streams' last prompts."""
+    """Blocks of the last prompts of all live streams, averaged over the time in which conversations start."""
+    first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], Use] = {}
     area = 0.0
+    until_s = max(use.at_s for use in uses if use.stream[1] == 0 and first.setdefault(use.stream, use.at_s) == use.at_s)
     for use in uses:
-        if use.stream in last:
-            before = last[use.stream]
-            area += len(before.blocks) * (use.at_s - before.at_s)
+        before = last.get(use.stream)
+        if before is not None:
+            area += len(before.blocks) * max(0.0, min(use.at_s, until_s) - before.at_s)
         last[use.stream] = use
-    area += sum(len(use.blocks) * (use.end_s - use.at_s) for use in last.values())
-    return area / (max(use.end_s for use in uses) - uses[0].at_s)
+    area += sum(len(use.blocks) * max(0.0, min(use.end_s, until_s) - use.at_s) for use in last.values())
+    return area / (until_s - uses[0].at_s)
 
 
 def hits_by_policy(uses: Sequence[Use], capacity: int, policy: EvictionPolicy) -> int:
@@ -115,19 +117,32 @@ def next_turns(uses: Sequence[Use]) -> list[list[int]]:
     return found[::-1]
 
 
-def hits_if_known(uses: Sequence[Use], capacity: int, following: Sequence[Sequence[int]]) -> int:
-    """The same if each block that leaves, or is not kept at all, is the one that is expected last."""
+def hits_if_known(
+    uses: Sequence[Use], capacity: int, following: Sequence[Sequence[int]], *, supersedes: bool = False
+) -> int:
+    """The same if each block that leaves, or is not kept at all, is the one that is expected last.
+
+    Args:
+        following: for each block of each request, when it is expected next, as the number of a request.
+        supersedes: a stream's blocks that its new prompt has no more are not expected again.
+    """
+    held: dict[tuple[int, int], list[int]] = {}
     cached: dict[int, int] = {}
     latest: list[tuple[int, int, int]] = []
     hits = 0
     for use, expected in zip(uses, following, strict=True):
         hits += _leading(use.numbers, cached)
+        if supersedes:
+            for block in set(held.get(use.stream, ())).difference(use.numbers).intersection(cached):
+                cached[block] = len(uses)
+                heapq.heappush(latest, (-len(uses), 0, block))
+            held[use.stream] = use.numbers
         for place, (block, again) in enumerate(zip(use.numbers, expected, strict=True)):
             if block not in cached and len(cached) >= capacity:
                 while cached.get(latest[0][2]) != -latest[0][0]:
                     heapq.heappop(latest)  # it was used since
                 if -latest[0][0] <= again:
-                    break  # this block and those behind it are expected last of all
+                    continue  # this block is expected last of all
                 del cached[heapq.heappop(latest)[2]]
             cached[block] = again
             heapq.heappush(latest, (-again, -place, block))
@@ -148,7 +163,8 @@ def order_figures(uses: Sequence[Use]) -> Iterator[Figure]:
             yield _share(f"{name}, memory {part}/{whole}", hits_by_policy(uses, capacity, make_policy(name)) / asked)
         for name, following in (("next turns known", next_turns(uses)), ("Belady", next_uses(uses))):
             progress(f"{name} at {part}/{whole}")
-            yield _share(f"{name}, memory {part}/{whole}", hits_if_known(uses, capacity, following) / asked)
+            hits = hits_if_known(uses, capacity, following, supersedes=name != "Belady")
+            yield _share(f"{name}, memory {part}/{whole}", hits / asked)
 
 
 def pool_of(live: float, memory: float, ssd: float, block_bytes: int) -> VirtualPool:
