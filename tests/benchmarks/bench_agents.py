@@ -156,15 +156,19 @@ def _leading(blocks: Sequence[int], cached: "EvictionPolicy | dict[int, int]") -
 def order_figures(uses: Sequence[Use]) -> Iterator[Figure]:
     """Hit shares of each policy at each share of memory."""
     live, asked = live_blocks(uses), sum(len(use.blocks) for use in uses)
+    hits: dict[str, int] = {}
     for part, whole in SHARES:
         capacity = max(1, round(live * part / whole))
         for name in POLICIES:
             progress(f"{name} at {part}/{whole}")
-            yield _share(f"{name}, memory {part}/{whole}", hits_by_policy(uses, capacity, make_policy(name)) / asked)
+            hits[name] = hits_by_policy(uses, capacity, make_policy(name))
+            yield _share(f"{name}, memory {part}/{whole}", hits[name] / asked)
         for name, following in (("next turns known", next_turns(uses)), ("Belady", next_uses(uses))):
             progress(f"{name} at {part}/{whole}")
-            hits = hits_if_known(uses, capacity, following, supersedes=name != "Belady")
-            yield _share(f"{name}, memory {part}/{whole}", hits / asked)
+            hits[name] = hits_if_known(uses, capacity, following, supersedes=name != "Belady")
+            yield _share(f"{name}, memory {part}/{whole}", hits[name] / asked)
+        way = (hits["next turns known"] - hits["lru"]) / max(1, hits["Belady"] - hits["lru"])
+        yield Figure(f"next turns known, of the way from lru to Belady, memory {part}/{whole}", "", (way,), 0.8, False)
 
 
 def pool_of(live: float, memory: float, ssd: float, block_bytes: int) -> VirtualPool:
