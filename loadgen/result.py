@@ -6,9 +6,9 @@ struct `RunResult` below, in seconds. Fields are only ever added within one sche
 meaning gets a new version.
 """
 
-from dataclasses import dataclass
-
 import msgspec
+
+from loadgen.trace.jobs import JobFigures
 
 SCHEMA = "loadgen-result/1"
 
@@ -115,54 +115,6 @@ class CacheUse(msgspec.Struct, kw_only=True):
     cached_tokens: int
     input_tokens: int
     hit_share: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseMisses:
-    """Turns of jobs after pauses of one class.
-
-    Attributes:
-        pause: name of the class.
-        turns: of those whose repeated tokens are known and not 0.
-        repeated_tokens: leading prompt tokens that an earlier turn of the job had.
-        missed_tokens: of these, computed again; up to one KV block a turn because caches hold whole blocks.
-    """
-
-    pause: str
-    turns: int
-    repeated_tokens: int
-    missed_tokens: int
-
-    @property
-    def miss_share(self) -> float:
-        """Part of the repeated tokens that was computed again, 0..1."""
-        return self.missed_tokens / self.repeated_tokens if self.repeated_tokens else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFigures:
-    """Conversations of several turns as a whole; the simulator reports the same. Unknown is None.
-
-    Attributes:
-        jobs: that were begun. completed: every turn has its whole response.
-        time_p50_s, time_p95_s: from the first turn's due time to the last response's end, pauses included; of completed
-            jobs, as the next three.
-        computed_tokens_p50, computed_tokens_p95, computed_tokens_mean: prompt tokens of a job that were not cached.
-        cached_share: cached part of the prompt tokens of all turns, 0..1.
-        npu_s_per_job: NPU time of the whole run over completed jobs [s].
-        pauses: misses by the length of the pause in front of a turn.
-    """
-
-    jobs: int
-    completed: int
-    time_p50_s: float | None
-    time_p95_s: float | None
-    computed_tokens_p50: float | None
-    computed_tokens_p95: float | None
-    computed_tokens_mean: float | None
-    cached_share: float | None
-    npu_s_per_job: float | None
-    pauses: list[PauseMisses]
 
 
 class SteadyState(msgspec.Struct, kw_only=True):

@@ -18,7 +18,6 @@ from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.errors import UsageError
 from loadgen.exit_codes import ExitCode
-from loadgen.metrics.jobs import with_npus
 from loadgen.metrics.samples import SAMPLES, samples
 from loadgen.metrics.summary import summarize
 from loadgen.metrics.verdict import GeneratorFacts, Identity
@@ -29,6 +28,7 @@ from loadgen.run_folder import RunFolder
 from loadgen.run_report.live import LiveProgress
 from loadgen.server.scrape import Scraper, metrics_url
 from loadgen.server.series import ServerSeries, npus, write_series
+from loadgen.trace.jobs import with_npus
 from loadgen.workload.plan_jobs import plan_jobs
 
 # A run's jobs on their way to the driver, and what is known of the whole plan while it is drawn.

@@ -138,7 +138,7 @@ class LoadSession:
         self._branched = any(turn.waits_for for turn in rendered.job.conversation.turns)
         self._unsent = len(rendered.job.conversation.turns)
         """Turns of a conversation with branches that were not sent yet."""
-        self._idle: set[asyncio.Task[None] | None] = set()
+        self._idle: set[asyncio.Task[None]] = set()
         """Tasks of such turns that are not sending."""
         self.phase = Phase.NEW
 
@@ -260,8 +260,9 @@ class LoadSession:
                 self._deliver_unsent(record)
                 return None
             self.phase = Phase.SENDING
-            self._idle.discard(asyncio.current_task())
             if self._branched:
+                own = asyncio.current_task()
+                self._idle = {one for one in self._idle if one is not own}
                 self._unsent -= 1
                 last = not self._unsent
             context.outbox.note_sent(time.monotonic() - context.t0, record.released_s)

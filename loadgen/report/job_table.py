@@ -2,7 +2,7 @@
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, columns
-from loadgen.result import JobFigures
+from loadgen.trace.jobs import JobFigures
 
 
 def job_rows(jobs: JobFigures) -> list[tuple[str, str]]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run a trace of requests on simulated supernodes. Gateway, scheduler and KV-cache pool are the live system's code; times
 come from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
-Qwen-Bailian and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens, and ServeGen
-folders; or generates requests with --poisson.
+Qwen-Bailian, kv-cache-tester and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens,
+and ServeGen folders; or generates requests with --poisson.
 """
 EPILOG = """\
 Examples:
@@ -68,8 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--poisson", type=float, metavar="RATE", help="generate requests at this mean rate per second")
     load.add_argument("--duration", type=Duration(), metavar="T", help="how much of the trace to run, e.g. 90s, 10min")
     load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="start at this time of the trace")
-    load.add_argument("--limit", type=int, metavar="N", help="at most N requests")
-    load.add_argument("--rate", type=float, default=1.0, metavar="X", help="run the trace X times as fast")
+    load.add_argument("--limit", type=int, metavar="N", help="at most N requests (conversations of agents)")
+    load.add_argument(
+        "--rate", type=float, default=1.0, metavar="X", help="run the trace X times as fast (not agents' pauses)"
+    )
     add_concurrency(load)
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")

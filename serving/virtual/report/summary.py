@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.metrics.jobs import TurnSeen, job_figures
-from loadgen.result import JobFigures
+from loadgen.trace.jobs import JobFigures, TurnSeen, job_figures
 from serving.virtual.report.latencies import (
     Goodput,
     Latencies,

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.driver.messages import DriveSettings, Mode
-from loadgen.metrics.jobs import jobs_of, with_npus
+from loadgen.metrics.jobs import jobs_of
 from loadgen.plan import Conversation, LoadJob, Turn
 from loadgen.record import RequestOutcome
 from loadgen.selftest.ceiling import BlastServer, start_blast_server
+from loadgen.trace.jobs import with_npus
 from tests.loadgen.driver.driving import NOWHERE, Run, drive_settings
 
 pytestmark = pytest.mark.real_time

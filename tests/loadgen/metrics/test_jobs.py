@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadgen.metrics.jobs import TurnSeen, job_figures, jobs_of
+from loadgen.metrics.jobs import jobs_of
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.report.job_table import job_rows
-from loadgen.result import PauseMisses
+from loadgen.trace.jobs import PauseMisses, TurnSeen, job_figures
 
 SEEN = [
     TurnSeen(0, 2, 0.0, 2.0, True, 100, 0, 0, None),

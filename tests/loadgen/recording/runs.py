@@ -56,12 +56,16 @@ def _answered(job: LoadJob, endpoint: Endpoint, usage: bool, rng: np.random.Gene
     """The records of one conversation."""
     history: History = [] if endpoint.backend is Backend.CHAT else ""
     intended_s = float(rng.random()) if job.due_s is None else job.due_s
-    records = []
+    records: list[RequestRecord] = []
+    ends_s: list[float] = []
     for number, turn in enumerate(job.conversation.turns):
+        if number:
+            intended_s = max(ends_s[wait] for wait in turn.waits_for or [number - 1]) + turn.think_s
         body = endpoint.body(turn, history)
         prompt = prompt_of(body.decode())
         tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt or [])
         ended_s = intended_s + float(rng.random())
+        ends_s.append(ended_s)
         records.append(
             RequestRecord(
                 index=job.index, turn=number, warmup=job.warmup, tenant=job.conversation.tenant,
@@ -69,11 +73,9 @@ def _answered(job: LoadJob, endpoint: Endpoint, usage: bool, rng: np.random.Gene
                 started_s=intended_s + float(rng.random()) / 1000, ended_s=ended_s, status=200,
                 input_tokens=tokens if usage else None, output_tokens=turn.output_tokens if usage else None,
                 planned_input_tokens=turn.input_tokens, planned_output_tokens=turn.output_tokens,
-                hash_ids=turn.hash_ids, block_tokens=turn.block_tokens, body=body,
+                hash_ids=turn.hash_ids, block_tokens=turn.block_tokens, body=body, waits_for=turn.waits_for,
             )
         )  # fmt: skip
         if job.conversation.history:
             history = endpoint.extend(history, turn, f" answer {rng.integers(1000)}")
-        if number + 1 < len(job.conversation.turns):
-            intended_s = ended_s + job.conversation.turns[number + 1].think_s
     return records

@@ -29,6 +29,7 @@ from loadgen.workload.sessions import Sessions
 from loadgen.workload.shared_prefix import SharedPrefix
 from loadgen.workload.source import RandomPrompts
 from loadgen.workload.words import PromptKind, Words, ordinary_ids
+from tests.cases.traces import AGENTS, written
 from tests.loadgen.recording.runs import CHAT, COMPLETIONS, edit, run
 
 _SHORT = Lengths(Uniform(5, 60))
@@ -66,6 +67,11 @@ def _mooncake(words: Words, path: Path) -> Workload:
     return TraceWorkload(open_trace(path / "mooncake"), words, Fit(1 / 32))
 
 
+def _agents(words: Words, path: Path) -> Workload:
+    """Branches that join."""
+    return TraceWorkload(open_trace(written(path, AGENTS, "agents")), words)
+
+
 def _replayed(trace: Path) -> list[LoadJob]:
     return list(plan_jobs(TraceWorkload(open_trace(trace)), seed=9, arrivals=ReplayedArrivals()))
 
@@ -74,20 +80,22 @@ def _lines(trace: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["random", "estimated", "ids", "chat", "sessions", "closed", "mooncake"])
+@pytest.mark.parametrize("kind", ["random", "estimated", "ids", "chat", "sessions", "closed", "mooncake", "agents"])
 @pytest.mark.parametrize("usage", [True, False])
 def test_a_replay_recorded_again_is_the_same_file(tmp_path: Path, words: Words, kind: str, usage: bool) -> None:
     make = {"estimated": _estimated, "ids": _ids, "chat": _chat, "sessions": _chat, "closed": _chat}
-    workload = _mooncake(words, tmp_path) if kind == "mooncake" else make.get(kind, _random)(words)
+    traces = {"mooncake": _mooncake, "agents": _agents}
+    workload = traces[kind](words, tmp_path) if kind in traces else make.get(kind, _random)(words)
     endpoint = CHAT if kind == "chat" else COMPLETIONS
-    arrivals = None if kind == "closed" else ReplayedArrivals() if kind == "mooncake" else Steady(5.0)
+    arrivals = None if kind == "closed" else ReplayedArrivals() if kind in traces else Steady(5.0)
     jobs = plan_jobs(workload, seed=3, arrivals=arrivals, count=20, warmups=2)
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     recorded = record_trace(run(tmp_path / "run", jobs, endpoint=endpoint, usage=usage), first)
     again = run(tmp_path / "again", _replayed(first), endpoint=endpoint, usage=usage, seed=77)
     assert record_trace(again, second) == recorded
     assert second.read_bytes() == first.read_bytes()
-    assert (recorded.sessions, recorded.left_out) == (20 if kind == "mooncake" else 22, 0)
+    assert (recorded.sessions, recorded.left_out) == ({"mooncake": 20, "agents": 2}.get(kind, 22), 0)
+    assert any("waits_for" in line for line in _lines(first)) == (kind == "agents")
     sent, resent = (
         {(line["index"], line["turn"]): line["body"] for line in _lines(folder / "sent.jsonl")}
         for folder in (tmp_path / "run", again)
