@@ -111,6 +111,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
+        salted: `salt` is this request's own, not its namespace's; its blocks are not published to others' routers.
     """
 
     sequence_id: SequenceId
@@ -126,6 +127,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     whole: bool = False
     line: int = 0
     """0 = `priority` applies among all sequences."""
+    salted: bool = False
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool

@@ -308,6 +308,7 @@ def _sequence(
         priority=body.priority or 0,
         salt=request_salt(tenant.salt, body.cache_salt),
         namespace=tenant.namespace,
+        salted=body.cache_salt is not None,
     )
 
 

@@ -27,6 +27,7 @@ from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.segment_reader import SegmentReader
 from serving.instance.live.segment_server import SegmentServer
 from serving.instance.live.ub_transport import LinkFaults, UbTransport
+from serving.kvevents.live.publisher import EventPublisher, EventSource
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
@@ -83,6 +84,7 @@ class Instance:
         self._segment_server, self._segment_reader = SegmentServer(self._segment, secrets), SegmentReader(secrets)
         self._transport = self._make_transport(attached, arena, config.health, faults.link())
         self.engine = InstanceEngine(self.settings, self.kv.count)
+        self._events = self._make_events(config)
         self.server = InstanceServer(
             self._welcome(attached),
             secrets,
@@ -156,6 +158,8 @@ class Instance:
         self.server.max_step_tokens = self.settings.max_step_tokens
         address = await self.server.start(self.loop, self.place.link_host, self._ports)
         self.loop.start()
+        if self._events is not None:
+            self._events.start()
         return address
 
     @property
@@ -205,6 +209,8 @@ class Instance:
     def _end(self) -> None:
         self.quit()
         self.close_log()
+        if self._events is not None:
+            self._events.stop()
         if self.pool_cache is not None:
             self.pool_cache.close()
         self._transport.close()
@@ -245,9 +251,20 @@ class Instance:
             "first_step_s": self.loop.first_step_s,
             "predicted_s": self.npus.predicted_s,
             "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
+            "kv_events": self._events.facts() if self._events is not None else None,
             **self.compute.facts(),
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
+
+    def _make_events(self, config: ServeConfig) -> EventPublisher | None:
+        if not (config.kv_events.enabled and config.engine.prefix_reuse):
+            return None
+        place = self.place
+        rank = 0 if place.rank is None else place.rank.number
+        source = EventSource(place.replica, config.model.served_name, self.settings.block_tokens, rank)
+        publisher = EventPublisher(config.kv_events, source)
+        self.engine.scheduler.blocks.pool.changes = publisher.changes
+        return publisher
 
     def _make_settings(self, config: ServeConfig) -> EngineSettings:
         pool, compute = self.place.pool, self.compute

@@ -1,0 +1,1 @@
+"""What is published, in which order and form; no sockets."""
