@@ -17,6 +17,7 @@ from serving.errors import ServingError
 from serving.gateway.api.admin.cancel_routes import Cancels, OwnRequests, cancel_router
 from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
 from serving.gateway.api.admin.pool_routes import pool_router
+from serving.gateway.api.admin.prefix_routes import PrefixFinder, prefix_router
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
@@ -52,6 +53,7 @@ def create_app(
     responses: ResponseStore | None = None,
     running: RunningRequests | None = None,
     cancels: Cancels | None = None,
+    prefixes: PrefixFinder | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -61,6 +63,7 @@ def create_app(
         responses: store of responses; None = in memory.
         running: lists this gateway's running requests; None = a list of its own.
         cancels: cancels those of all gateways; None = there is no other gateway.
+        prefixes: finds cached prefixes; None = there is no route for it.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -76,6 +79,8 @@ def create_app(
     app.include_router(cancel_router(cancels or OwnRequests(running)))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
+    if prefixes is not None:
+        app.include_router(prefix_router(prefixes, endpoint, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)

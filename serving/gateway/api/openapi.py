@@ -17,6 +17,7 @@ from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensReque
 from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
 from serving.gateway.api.schema import (
     AbortRequests,
+    CacheQuery,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -280,6 +281,9 @@ FIELD_NOTES = {
     "prompt_cache_key": "Accepted, without effect: equal prefixes always share their cache.",
     "summary": "Accepted, without effect: reasoning is returned unchanged.",
     "token_ids": "The prompt's token ids.",
+    "block_size": "Tokens of a KV block; must be this server's `[engine] block_tokens`.",
+    "tenant_id": "Whose cache is asked about; default: that of the API key's tenant.",
+    "instance_id": "Report this instance only.",
     "sampling_params": "How tokens are chosen, by the names of vLLM's sampling parameters.",
     "logprob_token_ids": "Report these tokens' log-probabilities at each position instead of the likeliest ones.",
     "role": "system, user, assistant, or another role of the chat template.",
@@ -299,6 +303,7 @@ OpenApiKind = Literal[
     "GenerateTokensRequest",
     "TokenizeRequest",
     "DetokenizeRequest",
+    "CacheQuery",
     "PoolAuditRequest",
     "PoolNamespaceRequest",
     "AbortRequests",
@@ -312,6 +317,7 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "GenerateTokensRequest": GenerateTokensRequest,
     "TokenizeRequest": TokenizeRequest,
     "DetokenizeRequest": DetokenizeRequest,
+    "CacheQuery": CacheQuery,
     "PoolAuditRequest": PoolAuditRequest,
     "PoolNamespaceRequest": PoolNamespaceRequest,
     "AbortRequests": AbortRequests,

@@ -45,6 +45,7 @@ from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, Gateway
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
+from serving.gateway.live.prefix_finder import LivePrefixFinder
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
@@ -131,6 +132,7 @@ class GatewayDeployment:
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
+        self._prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, config.engine.block_tokens)
         self._responses = response_store(config, self._settings(config).keep)
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
@@ -160,7 +162,7 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._prefixes
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))

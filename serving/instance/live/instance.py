@@ -5,7 +5,7 @@ Independent of Ray: the caller (a Serve replica or a test) passes the NPUs and t
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from hardware.ub.segment import UbSegment
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.group.core.rank_life import check_offers
+from serving.ids import BlockHash
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.engine_record import header_of, recorded
 from serving.instance.core.settings import EngineSettings, engine_settings
@@ -154,6 +155,7 @@ class Instance:
         """
         self._segment_server.start(self.place.link_host, self._ports)
         self.server.facts = self.facts
+        self.server.prefix_facts = self.prefix_facts
         self.server.max_sequences = self.settings.max_sequences
         self.server.max_step_tokens = self.settings.max_step_tokens
         address = await self.server.start(self.loop, self.place.link_host, self._ports)
@@ -255,6 +257,12 @@ class Instance:
             **self.compute.facts(),
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
+
+    def prefix_facts(self, hashes: Sequence[BlockHash]) -> dict[str, Any]:
+        """See `FactsRequest`."""
+        blocks, rank = self.engine.scheduler.blocks.known_rows(hashes), self.place.rank
+        layout = self._attached.pool_layout
+        return {"kv_layout": layout, "prefix_blocks": blocks, "rank": 0 if rank is None else rank.number}
 
     def _make_events(self, config: ServeConfig) -> EventPublisher | None:
         if not (config.kv_events.enabled and config.engine.prefix_reuse):

@@ -16,6 +16,13 @@ def found_in_dram(manager: MemoryManager, version: int) -> Found | None:
     return found if found is not None and found.tier is EntryTier.DRAM else None
 
 
+def peek(manager: MemoryManager, message: m.Peek) -> m.Peeked:
+    """Tiers of entries."""
+    known = manager.shelf(message.space).entries
+    found = [known.get(one) for one in message.hashes]
+    return m.Peeked(bytes([0 if one is None or not one.shown else one.in_dram + 2 * one.on_ssd for one in found]))
+
+
 def ledger_answer(manager: MemoryManager, message: m.Message, client: int, now: float) -> m.Message:
     """Apply a request to a ledger.
 

@@ -67,6 +67,19 @@ class Looked(Message, frozen=True):
     found: tuple[Found | None, ...]
 
 
+class Peek(Message, frozen=True):
+    """Ask for the tiers of entries, for information: nothing is leased, and nothing counts as used."""
+
+    space: Space
+    hashes: tuple[BlockHash, ...]
+
+
+class Peeked(Message, frozen=True):
+    """Response to `Peek`: one byte per hash, the sum of 1 = in DRAM and 2 = on SSD."""
+
+    tiers: bytes
+
+
 class Promote(Message, frozen=True):
     """Load leased entries from SSD to DRAM; the response waits for the loads. `wait_s` 0 = a hint, without waiting."""
 
@@ -244,6 +257,7 @@ class Failed(Message, frozen=True):
 ToServer = (
     Hello
     | Lookup
+    | Peek
     | Promote
     | ReleaseLeases
     | Report
@@ -264,6 +278,7 @@ ToServer = (
 )
 ANSWERS: dict[type[Message], type[Message]] = {
     Lookup: Looked,
+    Peek: Peeked,
     Promote: Promoted,
     Reserve: Reserved,
     Commit: Committed,
@@ -272,7 +287,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
 }
 """Expected type of response, for requests whose response has more information than `Done`."""
 
-ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
+ToClient = Welcome | Looked | Peeked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
 
 encoder = msgspec.msgpack.Encoder()
 to_server: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)

@@ -98,6 +98,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/abort_requests": {"request_ids": ["REQUEST_ID"]},
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
+    "/query": {"block_size": 16, "token_ids": [40, 41, 42]},
 }
 """Example body of each operation that has one, by path; the same for every model."""
 _FIRST = ("generation", "information", "KV-cache pool")

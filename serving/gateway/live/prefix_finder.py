@@ -1,0 +1,49 @@
+"""Where a prompt's prefix is cached now: asks every instance and every memory server, and leases nothing."""
+
+import asyncio
+from collections.abc import Sequence
+
+from serving.gateway.core.prefix_hits import PrefixHit, joined, prefix_hit
+from serving.gateway.live.pool_admin import LivePoolAdmin
+from serving.gateway.live.pool_links import PoolLinks
+from serving.ids import BlockHash
+from serving.kvpool.core.entry import Space
+
+INSTANCES_S = 0.5
+SERVERS_S = 1.0
+"""How long an answer is waited for; who is late counts as having nothing."""
+AT_ONCE = 4
+"""Queries of this gateway that run at a time; further ones wait."""
+
+
+class LivePrefixFinder:
+    """`PrefixFinder` over a gateway's links. Used from one event loop.
+
+    Args:
+        pool: None if there is none.
+    """
+
+    def __init__(self, links: PoolLinks, pool: LivePoolAdmin | None, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._links = links
+        self._pool = pool
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def find(self, namespace: str, hashes: Sequence[BlockHash]) -> list[PrefixHit]:
+        """See `PrefixFinder.find`."""
+        async with self._turns:
+            asked = {link.replica: link.ask_facts(tuple(hashes)) for link in self._links.up()}
+            if asked:
+                await asyncio.wait(asked.values(), timeout=INSTANCES_S)
+            facts = {name: one.result() for name, one in asked.items() if one.done()}
+            layouts = {one["kv_layout"] for one in facts.values() if "kv_layout" in one}
+            pools = {layout: await self._pool_tiers(Space(namespace, layout), hashes) for layout in sorted(layouts)}
+        return [
+            prefix_hit(name, one["rank"], one["prefix_blocks"], pools[one["kv_layout"]])
+            for name, one in sorted(facts.items())
+            if "kv_layout" in one
+        ]
+
+    async def _pool_tiers(self, space: Space, hashes: Sequence[BlockHash]) -> list[int]:
+        answers = [] if self._pool is None or not hashes else await self._pool.peek(space, hashes, SERVERS_S)
+        return joined(answers, len(hashes))
