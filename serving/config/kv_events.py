@@ -112,6 +112,6 @@ def _address(name: str, text: str) -> tuple[str, int]:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme != "tcp" or not parts.hostname or port not in _PORTS or parts.path or parts.query:
+    if parts.scheme != "tcp" or not parts.hostname or not port or parts.path or parts.query:
         raise ConfigError(f'[kv_events] {name} = {text!r} is not an address such as "tcp://127.0.0.1:5557"')
     return parts.hostname, port

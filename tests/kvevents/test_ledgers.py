@@ -9,10 +9,12 @@ from serving.ids import BlockHash, SequenceId
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import SequenceBlocks
+from serving.instance.core.windowed_blocks import WindowedBlocks
 from serving.kvevents.core.event_form import EventForm
 from serving.kvevents.core.event_log import Batch, EventLog
 from serving.kvpool.core.entry import Kind
-from serving.values.kv_changes import CPU, GPU, STORAGE, KvChanges
+from serving.values.kv_changes import CPU, GPU, STORAGE, BlocksStored, KvChange, KvChanges
+from serving.values.layer_split import LayerSplit
 from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.kvevents.subscriber import SubscriberIndex
@@ -176,6 +178,39 @@ def test_the_index_equals_an_instances_prefix_cache() -> None:
     line, evictions = walk_instance(1, 20_000)
     assert line.index.gaps > 50
     assert evictions > 1000
+
+
+def _noted(blocks: SequenceBlocks, **spec: object) -> list[KvChange]:
+    changes = blocks.pool.changes = KvChanges(("default",), 100)
+    named = SequenceSpec(SequenceId("a"), tuple(range(9)), SamplingParams(), **spec)  # type: ignore[arg-type]
+    sequence = LiveSequence(named, (0.0, 0), 0.0)
+    assert blocks.reserve(sequence, 0)
+    sequence.num_computed = 9
+    blocks.publish(sequence)
+    return changes.take(100)
+
+
+def test_only_chosen_tenants_and_no_salted_requests_are_published() -> None:
+    def blocks() -> SequenceBlocks:
+        return SequenceBlocks(BlockPool(9), 4, prefix_reuse=True, cache_decoded=True)
+
+    hashes = [*prefix_hashes(range(9), 4)]
+    assert _noted(blocks()) == [BlocksStored(GPU, hashes, None, tuple(range(8)))]
+    assert _noted(blocks(), namespace="acme") == []
+    assert _noted(blocks(), salt=b"x", salted=True) == []
+
+
+def test_layers_with_a_window_are_a_group_of_their_own() -> None:
+    split = LayerSplit(full=1, sliding=1, window=4)
+    blocks = WindowedBlocks(
+        BlockPool(20), 4, split, prefix_reuse=True, cache_decoded=True, step_tokens=100, fetches=False
+    )
+    full, sliding = _noted(blocks)
+    assert (full.group, sliding.group) == (0, 1)  # type: ignore[union-attr]
+    keys = [split.keys(one) for one in prefix_hashes(range(9), 4)]
+    assert [[*full.hashes], [*sliding.hashes]] == [[one[0] for one in keys], [one[1] for one in keys]]
+    assert blocks.known_rows(prefix_hashes(range(9), 4)) == 2
+    assert blocks.known_rows(prefix_hashes([*range(4), 9, 9, 9, 9], 4)) == 1
 
 
 @pytest.mark.nightly

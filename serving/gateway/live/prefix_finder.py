@@ -31,6 +31,10 @@ class LivePrefixFinder:
 
     async def find(self, namespace: str, hashes: Sequence[BlockHash]) -> list[PrefixHit]:
         """See `PrefixFinder.find`."""
+        if not hashes:
+            return [
+                prefix_hit(link.replica, 0, 0, ()) for link in sorted(self._links.up(), key=lambda one: one.replica)
+            ]
         async with self._turns:
             asked = {link.replica: link.ask_facts(tuple(hashes)) for link in self._links.up()}
             if asked:
