@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from serving.instance.live.instance import Instance
 from serving.values.kv_changes import GPU
 from serving.values.prefix_hash import prefix_hashes
 from tests.fakes.pool_admin import FakePoolAdmin
+from tests.kvevents.subscriber import SubscriberIndex
 from tests.kvevents.test_publisher import somewhere
 from tests.kvevents.zmq_subscriber import ZmqSubscriber
 from tests.live.harness import SECRET, Pools, small_config
@@ -35,9 +37,8 @@ async def test_subscribers_and_queries_know_every_cache(checkpoint: Path, refere
     config = small_config(checkpoint, mode="aggregated", pool_mib=1)
     events = somewhere(publishers=200, hashes="bytes", replay="")
     events = replace(events, replay=f"tcp://127.0.0.1:{int(events.endpoint.rpartition(':')[2]) + 200}")
-    config = replace(
-        config, kv_events=events, kvcache=KvCacheConfig(replicas=1, get_timeout_s=20.0, put_timeout_s=20.0)
-    )
+    pool = KvCacheConfig(replicas=1, get_timeout_s=20.0, put_timeout_s=20.0)
+    config = replace(config, kv_events=events, kvcache=pool)
     chance = random.Random(3)
     asks = [Ask(tokens(chance, chance.randrange(40, 200))) for _ in range(24)]
     with memory(1) as servers:
@@ -47,11 +48,9 @@ async def test_subscribers_and_queries_know_every_cache(checkpoint: Path, refere
                 assert told.tokens == reference.outputs(ask)
             await stored(pools)
             for instance in pools.instances:
-                facts = instance.facts()["kv_events"]
+                facts, known = instance.facts()["kv_events"], cached(instance)
                 with ZmqSubscriber(facts["endpoint"], facts["replay"]) as follower:
-                    index = await asyncio.to_thread(
-                        follower.until, lambda index, known=cached(instance): index.media[GPU] == known
-                    )
+                    index = await asyncio.to_thread(follower.until, partial(_has, known))
                     assert {tokens for _, tokens in index.tokens.values()} <= _blocks_of(asks, reference)
             admin = LivePoolAdmin("test", NodeId("node"), SECRET, servers.view, FakePoolAdmin(servers.view()))
             finder = LivePrefixFinder(pools.backend.links, admin, 16)
@@ -62,6 +61,10 @@ async def test_subscribers_and_queries_know_every_cache(checkpoint: Path, refere
             assert all(hit.cpu == 0 for hit in await finder.find("acme", hashes))
             servers.kill(0, listed=True)
             assert [hit.cpu for hit in await finder.find("default", hashes)] == [0, 0]
+
+
+def _has(known: set[BlockHash], index: SubscriberIndex) -> bool:
+    return index.media[GPU] == known
 
 
 def _blocks_of(asks: Sequence[Ask], reference: Reference) -> set[tuple[int, ...]]:
