@@ -40,7 +40,7 @@ from tests.benchmarks.conditions import (
 )
 from tests.kvevents.subscriber import unpacked
 
-SEQUENCES, STEPS, WINDOW, RUN = 32, 1600, 32, 64
+SEQUENCES, STEPS, WINDOW, RUN = 32, 1000, 32, 64
 BLOCKS = 200_000
 LIMIT_S = 120.0
 

@@ -28,7 +28,7 @@ def unpacked(payload: bytes) -> tuple[float, list[dict[str, Any]], int]:
 
 
 class SubscriberIndex:
-    """What a subscriber believes to be stored.
+    """Index of the blocks that a subscriber believes to be stored.
 
     Args:
         ask: requests a replay from a number.

@@ -6,24 +6,15 @@ import msgspec
 import pytest
 
 from serving.config.kv_events import EventShape
-from serving.ids import BlockHash
 from serving.kvevents.core.event_form import EventForm
-from serving.kvevents.core.event_log import BATCH_BLOCKS, EventLog
+from serving.kvevents.core.event_log import BATCH_BLOCKS, KvEventLog
 from serving.values.kv_changes import CPU, GPU, BlocksRemoved, BlocksStored, KvChange, KvChanges
+from tests.kvevents.cases import named, stored
 from tests.kvevents.subscriber import SubscriberIndex, unpacked
 
 
-def named(number: int) -> BlockHash:
-    return BlockHash(number.to_bytes(8, "big") + bytes(8))
-
-
-def stored(first: int, count: int = 1, parent: int | None = None, **more: Any) -> BlocksStored:
-    hashes = [named(first + place) for place in range(count)]
-    return BlocksStored(GPU, hashes, None if parent is None else named(parent), [7] * (2 * count), **more)
-
-
-def log_of(*changes: KvChange, shape: EventShape = "map", most: int = 100) -> EventLog:
-    log = EventLog(EventForm(shape, "uint64", 2, 3), most, 100)
+def log_of(*changes: KvChange, shape: EventShape = "map", most: int = 100) -> KvEventLog:
+    log = KvEventLog(EventForm(shape, "uint64", 2, 3), most, 100)
     log.open(1.5)
     log.publish(changes, 2.5)
     return log
@@ -77,7 +68,7 @@ def test_a_group_of_layers_has_its_number() -> None:
 
 
 def test_whole_hashes() -> None:
-    log = EventLog(EventForm("map", "bytes", 2), 9, 0)
+    log = KvEventLog(EventForm("map", "bytes", 2), 9, 0)
     ((_, payload),) = log.publish([stored(5, parent=4)], 0.0)
     assert unpacked(payload)[1][0]["block_hashes"] == [named(5)]
     assert unpacked(payload)[1][0]["parent_block_hash"] == named(4)

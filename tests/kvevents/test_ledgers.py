@@ -11,7 +11,7 @@ from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.windowed_blocks import WindowedBlocks
 from serving.kvevents.core.event_form import EventForm
-from serving.kvevents.core.event_log import Batch, EventLog
+from serving.kvevents.core.event_log import Batch, KvEventLog
 from serving.kvpool.core.entry import Kind
 from serving.values.kv_changes import CPU, GPU, STORAGE, BlocksStored, KvChange, KvChanges
 from serving.values.layer_split import LayerSplit
@@ -19,7 +19,7 @@ from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.kvevents.subscriber import SubscriberIndex
 from tests.kvpool.core.memory_machine import MemoryMachine
-from tests.kvpool.core.test_memory_machine_walk import OFTEN, RARELY, moves_of, new_machine
+from tests.kvpool.core.memory_walk import OFTEN, RARELY, moves_of, new_machine
 
 FORM = EventForm("map", "bytes", 4)
 
@@ -37,7 +37,7 @@ class Line:
         """A new process at the same address; its numbers are larger than those of the one before."""
         self.starts += 1
         self.changes = KvChanges(("red", "blue", "default"), 10_000)
-        self.log = EventLog(FORM, self.chance.choice([1, 4, 1000]), self.starts << 32)
+        self.log = KvEventLog(FORM, self.chance.choice([1, 4, 1000]), self.starts << 32)
         self.send(self.log.open(0.0))
 
     def carry(self) -> None:

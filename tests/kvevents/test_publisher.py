@@ -1,7 +1,6 @@
 """The publisher with real sockets: subscribers that come late, miss batches, and survive the publisher."""
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,9 @@ from serving.errors import ConfigError
 from serving.kvevents.live.publisher import EventPublisher, EventSource
 from serving.kvpool.core.server_settings import PoolEvents
 from serving.values.kv_changes import CPU, GPU, STORAGE, BlocksRemoved
-from tests.kvevents.test_event_log import named, stored
+from tests.kvevents.cases import free_port, named, somewhere, stored
 from tests.kvevents.zmq_subscriber import ZmqSubscriber
 from tests.kvpool.client_case import chain, entries_of, filled, put
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def somewhere(**keys: Any) -> KvEventsConfig:
-    usual: dict[str, Any] = {"enabled": True, "publishers": 1}
-    places = {name: f"tcp://127.0.0.1:{free_port()}" for name in ("endpoint", "replay")}
-    return KvEventsConfig(**{**usual, **places, **keys})
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ class ZmqSubscriber:
         try:
             socket.connect(self._replay)
             socket.send_multipart((b"", start.to_bytes(8, "big")))
-            batches = []
+            batches: list[Batch] = []
             while socket.poll(LIMIT_MS):
                 _, number, payload = socket.recv_multipart()
                 if int.from_bytes(number, "big") == END:

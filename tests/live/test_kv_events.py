@@ -18,11 +18,11 @@ from serving.instance.live.instance import Instance
 from serving.values.kv_changes import GPU
 from serving.values.prefix_hash import prefix_hashes
 from tests.fakes.pool_admin import FakePoolAdmin
+from tests.kvevents.cases import somewhere
 from tests.kvevents.subscriber import SubscriberIndex
-from tests.kvevents.test_publisher import somewhere
 from tests.kvevents.zmq_subscriber import ZmqSubscriber
 from tests.live.harness import SECRET, Pools, small_config
-from tests.live.test_kvcache_pool import memory, stored
+from tests.live.pool_waits import memory, stored
 from tests.live.workload import Ask, Reference, tokens
 
 pytestmark = pytest.mark.asyncio

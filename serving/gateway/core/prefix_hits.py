@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DRAM, SSD = 1, 2
-"""Bits of a tier: see `serving.kvpool.core.messages.Peeked`."""
+"""Bits of a tier, as memory servers send them: see `Peeked`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from serving.config.simulated_cost import AccountedKv
 from serving.errors import PoolError
 from serving.gateway.api.admin.pool_admin import ServerAnswers
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message, Peek, Peeked
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
@@ -123,9 +122,9 @@ class LivePoolAdmin:
         self._audited(_finding(answers, repair=repair))
         return answers
 
-    async def peek(self, space: Space, hashes: Sequence[BlockHash], limit_s: float) -> list[bytes]:
+    async def peek(self, namespace: str, layout: str, hashes: Sequence[BlockHash], limit_s: float) -> list[bytes]:
         """Tiers of these entries on each server that responds in time, see `Peeked`."""
-        question, deadline = Peek(space, tuple(hashes)), time.monotonic() + limit_s
+        question, deadline = Peek(namespace, layout, tuple(hashes)), time.monotonic() + limit_s
         records = [server.record for server in self._view().servers]
         replies = await asyncio.gather(*(self._ask_on_thread(one, question, deadline, Peeked) for one in records))
         return [reply.tiers for reply in replies if isinstance(reply, Peeked)]

@@ -7,7 +7,6 @@ from serving.gateway.core.prefix_hits import PrefixHit, joined, prefix_hit
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import PoolLinks
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Space
 
 INSTANCES_S = 0.5
 SERVERS_S = 1.0
@@ -41,13 +40,13 @@ class LivePrefixFinder:
                 await asyncio.wait(asked.values(), timeout=INSTANCES_S)
             facts = {name: one.result() for name, one in asked.items() if one.done()}
             layouts = {one["kv_layout"] for one in facts.values() if "kv_layout" in one}
-            pools = {layout: await self._pool_tiers(Space(namespace, layout), hashes) for layout in sorted(layouts)}
+            pools = {layout: await self._pool_tiers(namespace, layout, hashes) for layout in sorted(layouts)}
         return [
             prefix_hit(name, one["rank"], one["prefix_blocks"], pools[one["kv_layout"]])
             for name, one in sorted(facts.items())
             if "kv_layout" in one
         ]
 
-    async def _pool_tiers(self, space: Space, hashes: Sequence[BlockHash]) -> list[int]:
-        answers = [] if self._pool is None or not hashes else await self._pool.peek(space, hashes, SERVERS_S)
+    async def _pool_tiers(self, namespace: str, layout: str, hashes: Sequence[BlockHash]) -> list[int]:
+        answers = [] if self._pool is None else await self._pool.peek(namespace, layout, hashes, SERVERS_S)
         return joined(answers, len(hashes))

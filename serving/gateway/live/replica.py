@@ -132,7 +132,6 @@ class GatewayDeployment:
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
-        self._prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, config.engine.block_tokens)
         self._responses = response_store(config, self._settings(config).keep)
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
@@ -162,7 +161,8 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
-        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._prefixes
+        prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, self._config.engine.block_tokens)
+        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, prefixes
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))

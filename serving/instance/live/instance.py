@@ -85,7 +85,6 @@ class Instance:
         self._segment_server, self._segment_reader = SegmentServer(self._segment, secrets), SegmentReader(secrets)
         self._transport = self._make_transport(attached, arena, config.health, faults.link())
         self.engine = InstanceEngine(self.settings, self.kv.count)
-        self._events = self._make_events(config)
         self.server = InstanceServer(
             self._welcome(attached),
             secrets,
@@ -94,7 +93,7 @@ class Instance:
             attached.grammars,
             idle_period_s(config.health, compute.status_period_s),
         )
-        self.pool_cache = self._make_cache(access, attached, arena)
+        self.pool_cache, self._events = self._make_cache(access, attached, arena), self._make_events(config)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
         self._decisions = log = writer_in(folder, "engine", place.replica, header)
         self.loop = EngineLoop(

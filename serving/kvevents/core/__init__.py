@@ -1,1 +1,1 @@
-"""What is published, in which order and form; no sockets."""
+"""Contents, order and form of what is published; no sockets."""

@@ -35,7 +35,7 @@ class _Held(Struct, gc=False):
     group: int | None
 
 
-class EventLog:
+class KvEventLog:
     """The numbered events of one publisher.
 
     Args:
@@ -163,7 +163,8 @@ class EventLog:
 
     def _everything(self, most: int) -> list[list[Event]]:
         """Events that build up all that is held from nothing, in at most so many batches."""
-        parts, events, blocks = [], [self._form.cleared()], 0
+        parts: list[list[Event]] = []
+        events, blocks = [self._form.cleared()], 0
         total = sum(map(len, self._held.values()))
         size = max(BATCH_BLOCKS, -(-total // most))
         for event, count in self._events(run for medium in self._held for run in self._chains(medium)):
@@ -223,6 +224,8 @@ def _part(change: BlocksStored, first: int, end: int, size: int) -> BlocksStored
 
 def _alike(first: KvChange, change: KvChange) -> bool:
     """Whether one event can report both: removals, or blocks of which only the hashes are known."""
-    if type(first) is not type(change) or first.medium != change.medium:
+    if first.medium != change.medium:
         return False
-    return not (isinstance(change, BlocksStored) and (change.tokens or first.tokens))
+    if isinstance(first, BlocksStored):
+        return isinstance(change, BlocksStored) and not change.tokens and not first.tokens
+    return isinstance(change, BlocksRemoved)

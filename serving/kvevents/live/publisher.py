@@ -20,7 +20,7 @@ from typing import Any
 from serving.config.kv_events import KvEventsConfig
 from serving.errors import ConfigError
 from serving.kvevents.core.event_form import EventForm
-from serving.kvevents.core.event_log import Batch, EventLog
+from serving.kvevents.core.event_log import Batch, KvEventLog
 from serving.values.kv_changes import KvChange, KvChanges
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _END = (-1).to_bytes(8, "big", signed=True)
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Who publishes.
+    """Identity of a publisher, and its ledger.
 
     Args:
         name: of the instance, or `pool`; the topic is `kv@<name>@<model>`.
@@ -65,7 +65,7 @@ class EventPublisher:
         """Where the ledger notes its changes."""
         form = EventForm(config.form, config.hashes, source.block_tokens, source.rank)
         # Numbers rise from one process to the next at the same address: 65 batches per millisecond of its life.
-        self._log = EventLog(form, config.buffer_batches, int(time.time() * 1000) << 16)
+        self._log = KvEventLog(form, config.buffer_batches, int(time.time() * 1000) << 16)
         self._source = source
         self._topic = f"kv@{source.name}@{source.model}".encode()
         self._zmq, self._context = _new_context()

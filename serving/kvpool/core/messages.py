@@ -68,9 +68,10 @@ class Looked(Message, frozen=True):
 
 
 class Peek(Message, frozen=True):
-    """Ask for the tiers of entries, for information: nothing is leased, and nothing counts as used."""
+    """Ask for the tiers of entries of a space, for information: nothing is leased, and nothing counts as used."""
 
-    space: Space
+    namespace: str
+    layout: str
     hashes: tuple[BlockHash, ...]
 
 

@@ -31,7 +31,7 @@ class PrefixFinder(Protocol):
     block_tokens: int
 
     async def find(self, namespace: str, hashes: Sequence[BlockHash]) -> Sequence[PrefixHit]:
-        """What each instance could reuse of a chain of blocks; those that do not respond in time are absent."""
+        """Blocks of a chain that each instance could reuse; those that do not respond in time are absent."""
         ...
 
 
