@@ -1,6 +1,7 @@
 """The publisher with real sockets: subscribers that come late, miss batches, and survive the publisher."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,29 @@ def test_a_memory_servers_list_is_known_even_after_a_kill(tmp_path: Path) -> Non
             there = entries_of(client, "kv-0")
             assert index.media[CPU] == {one.hash for one in there if one.in_dram}
             assert index.media[STORAGE] == {one.hash for one in there if one.on_ssd}
+
+
+def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    with pytest.raises(ConfigError, match=r"needs pyzmq: pip install '\.\[events\]'"):
+        EventPublisher(somewhere(), EventSource("decode#1", "m", 2))
+
+
+def test_a_publisher_that_fails_ends_alone_and_collects_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    def dump() -> list[Any]:
+        raise RuntimeError("a bug")
+
+    publisher = EventPublisher(somewhere(max_waiting=1), EventSource("pool", "m", 2, dump=dump))
+    for number in range(3):
+        publisher.changes.note(stored(number))
+    publisher.start()
+    publisher.stop()
+    assert publisher.changes.lost
+    assert "KV events are no longer published" in caplog.text
+
+
+def test_one_that_was_never_started_gives_its_ports_back() -> None:
+    config = somewhere()
+    EventPublisher(config, EventSource("decode#1", "m", 2)).stop()
+    with publishing(config) as publisher:
+        assert publisher.endpoint == config.endpoint

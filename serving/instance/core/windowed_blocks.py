@@ -156,7 +156,7 @@ class WindowedBlocks(SequenceBlocks):
         return hashes, blocks
 
     def known_rows(self, hashes: Sequence[BlockHash]) -> int:
-        """As in `SequenceBlocks`; sliding blocks are not looked for: they are needed of the last rows only."""
+        """Leading rows here, as in `SequenceBlocks`, without their sliding blocks: only the last rows need those."""
         return len(self.pool.match([self._split.keys(one)[0] for one in hashes], len(hashes)))
 
     def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
