@@ -9,7 +9,7 @@ from serving.ids import BlockHash
 class FakePrefixFinder:
     """Remembers what was asked."""
 
-    block_tokens = 4
+    block_tokens = 16
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[BlockHash, ...]]] = []

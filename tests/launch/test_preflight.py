@@ -55,7 +55,7 @@ def test_the_first_port_of_events_must_be_free(config: ServeConfig, name: str) -
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        events = KvEventsConfig(enabled=True, **{name: f"tcp://127.0.0.1:{port}"})
+        events = replace(KvEventsConfig(enabled=True), **{name: f"tcp://127.0.0.1:{port}"})  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=rf"^port {port} on 127.0.0.1 is in use: .* set \[kv_events\] {name}"):
             preflight(replace(config, kv_events=events))
         preflight(replace(config, kv_events=events), own_ray=False)

@@ -276,7 +276,7 @@ class PoolAuditRequest(WireModel):
 class CacheQuery(WireModel):
     """POST /query: Mooncake's conductor."""
 
-    model: str
+    model: str | None = None
     block_size: Annotated[int, Field(ge=1)]
     token_ids: TokenIds
     tenant_id: str | None = None

@@ -31,7 +31,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [5]},
     "/pool/audit": {},
-    "/query": {"model": "tiny", "block_size": 4, "token_ids": [5]},
+    "/query": {"block_size": 16, "token_ids": [5]},
     "/pool/namespaces/default": {"weight": 1.0},
 }
 """Every route that reads a body, with one that is right."""
