@@ -8,12 +8,14 @@ from serving.config.access_checks import check_hosts, check_namespaces, check_or
 from serving.config.cluster import NodeConfig
 from serving.config.engine import PoolConfig
 from serving.config.health import HealthConfig
+from serving.config.kv_events import check_kv_events
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
 from serving.config.packing import Need, can_pack, check_acceptance, check_division
 from serving.config.rank_checks import check_ranks, roles_as_dies
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
+from serving.values.pool_view import DEFAULT_NAMESPACE
 
 _GCS_STORAGE = re.compile(r"embedded|memory|rediss?://[^/?#]+/?")
 _DIRECTORY = re.compile(r"embedded|(redis|rediss|unix)://.+")
@@ -47,6 +49,7 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
         _check_health(config.health)
         _check_kvcache(config.kvcache)
         _check_reuse(config)
+        check_kv_events(config.kv_events, frozenset({DEFAULT_NAMESPACE, *(one.name for one in config.namespaces)}))
         _check_responses(config.gateway.response_store)
         _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)

@@ -47,6 +47,7 @@ _CACHE_KEYS = (
     " prefetch_share get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory"
     " salt"
 )
+_EVENT_KEYS = "endpoint replay publishers allow_remote form hashes namespaces buffer_batches max_waiting"
 _ROLES = "attention_ranks expert_ranks expert_npus expert_ub_memory_mib"
 _OF_POOL = (
     *keys_of("kvcache", _CACHE_KEYS),
@@ -274,6 +275,12 @@ _BY_MODE = (
         ("chaos.least_step_s",),
         "without [chaos] enabled = true",
         when=lambda config: not config.chaos.enabled,
+    ),
+    Rule(
+        SERVE,
+        keys_of("kv_events", _EVENT_KEYS),
+        "without [kv_events] enabled = true",
+        when=lambda config: not config.kv_events.enabled,
     ),
 )
 

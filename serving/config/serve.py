@@ -9,6 +9,7 @@ from serving.config.engine import EngineConfig, PoolConfig, ServingConfig
 from serving.config.experts import ExpertsConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.health import ChaosConfig, HealthConfig
+from serving.config.kv_events import KvEventsConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.scaling import AutoscalerConfig, SloConfig
@@ -32,6 +33,7 @@ class ServeConfig:
     aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     kvcache: KvCacheConfig = field(default_factory=KvCacheConfig)
+    kv_events: KvEventsConfig = field(default_factory=KvEventsConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     slo: SloConfig = field(default_factory=SloConfig)

@@ -5,18 +5,20 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from hardware.units import MIB
+from serving.config.kv_events import KvEventsConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.rank_checks import check_live_ranks
 from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import accounted_kv, npu_of, simulated_cost
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
-from serving.launch.machine import GATEWAY_PORT, enough_mib, require_places, require_room, warn_of_weights
+from serving.launch.machine import GATEWAY_PORT, enough_mib, require_free, require_places, require_room, warn_of_weights
 from serving.model.architecture import Architecture
 from serving.model.dense_form import served_architecture
 from serving.model.quantization import Quantization
@@ -31,7 +33,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Args:
         own_ray: whether Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
-        draft), ConfigError (a port is in use, a block is larger than a memory server, contexts are longer than
+        draft), ConfigError (a port is in use, pyzmq is missing, a block is larger than a memory server, contexts are
+        longer than
         supported, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of
         the SSD tier is not writable, the disk is full, the Redis does not respond, or as `check_live_ranks`),
         ModelError (the model folder or the tokenizer's cannot be served, or they do not belong together).
@@ -42,6 +45,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         require_places(config.gateway.host, config.gateway.port, GATEWAY_PORT, config.cluster)
         if config.cluster.gcs_storage.startswith("redis"):
             _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
+    if config.kv_events.enabled:
+        _require_events(config.kv_events, here=own_ray)
     if config.kvcache.replicas:
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
@@ -175,6 +180,15 @@ def _require_room(config: ServeConfig, block: int) -> None:
             f"one KV block of this model takes {block} bytes, more than a memory server of"
             f" {config.kvcache.ub_memory_mib} MiB: raise [kvcache] ub_memory_mib or lower [engine] block_tokens"
         )
+
+
+def _require_events(events: KvEventsConfig, *, here: bool) -> None:
+    if find_spec("zmq") is None:
+        raise ConfigError("[kv_events] needs pyzmq: pip install '.[events]'")
+    for name, address in zip(("endpoint", "replay"), events.addresses(), strict=True):
+        if here and address is not None:
+            host, port = address
+            require_free("0.0.0.0" if host == "*" else host, port, f"[kv_events] {name}")
 
 
 def _require_folder(kvcache: KvCacheConfig) -> None:

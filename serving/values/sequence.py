@@ -117,6 +117,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
         claim: what of its KV to keep in the pool, and for how long; None = nothing. It changes no output.
         line: identifies the API key if several share the system: `priority` then applies among its sequences only.
+        salted: `salt` is this request's own, not its namespace's; its blocks are not published to others' routers.
     """
 
     sequence_id: SequenceId
@@ -133,6 +134,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     line: int = 0
     """0 = `priority` applies among all sequences."""
     claim: SequenceClaim | None = None
+    salted: bool = False
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.errors import UNREADABLE, LinkError
-from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId
 from serving.sockets.proof import Channel
 from serving.values.instances import Status
 from serving.values.news import News, Prefilled, Value
@@ -66,7 +66,14 @@ class Frame(Value, frozen=True, gc=False):
 
 
 class FactsRequest(Value, frozen=True, gc=False):
-    """A gateway requests the instance's counters, to export them."""
+    """A gateway requests the instance's counters, to export them.
+
+    Args:
+        hashes: of a chain of blocks: the facts then also have `kv_layout`, the layout of its blocks in the KV-cache
+            pool, and `prefix_blocks`, how many leading blocks of the chain are in its HBM.
+    """
+
+    hashes: tuple[BlockHash, ...] = ()
 
 
 class InstanceFacts(Value, frozen=True, gc=False):

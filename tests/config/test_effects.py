@@ -167,6 +167,7 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             " for",
         ),
         ("[chaos]\nleast_step_s = 1\n", "[chaos] least_step_s has no effect without [chaos] enabled = true"),
+        ('[kv_events]\nform = "array"\n', "[kv_events] form has no effect without [kv_events] enabled = true"),
         (
             "[health]\nprobe_period_s = 0\nprobe_late_s = 0.1\n",
             "[health] probe_late_s has no effect with [health] probe_period_s = 0: nothing is probed",

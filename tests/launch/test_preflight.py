@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hardware.errors import SpecError
 from hardware.units import GIB, MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
+from serving.config.kv_events import KvEventsConfig
 from serving.config.model import DType
 from serving.config.simulation import Executor
 from serving.errors import ConfigError, ModelError
@@ -45,6 +47,24 @@ def config(tmp_path: Path, checkpoint: Path) -> ServeConfig:
 def test_the_disk_folder_is_made(config: ServeConfig) -> None:
     preflight(config)
     assert Path(config.kvcache.ssd_path).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["endpoint", "replay"])
+def test_the_first_port_of_events_must_be_free(config: ServeConfig, name: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        events = replace(KvEventsConfig(enabled=True), **{name: f"tcp://127.0.0.1:{port}"})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=rf"^port {port} on 127.0.0.1 is in use: .* set \[kv_events\] {name}"):
+            preflight(replace(config, kv_events=events))
+        preflight(replace(config, kv_events=events), own_ray=False)
+
+
+def test_events_need_their_library(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.launch.preflight.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"^\[kv_events\] needs pyzmq: pip install '\.\[events\]'$"):
+        preflight(replace(config, kv_events=KvEventsConfig(enabled=True)))
 
 
 def test_a_folder_that_cannot_be(config: ServeConfig, tmp_path: Path) -> None:

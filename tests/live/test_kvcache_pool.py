@@ -13,12 +13,11 @@ from msgspec import structs
 from hardware.ub.segment import UbSegment
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
-from serving.ids import SequenceId
-from serving.values.orders import Cancel
 from serving.values.sequence import PoolUse, SamplingParams
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
-from tests.live.harness import SECRET, Pools, Told, small_config, until
+from tests.live.harness import SECRET, Pools, Told, small_config
+from tests.live.pool_waits import memory, stored
 from tests.live.workload import GREEDY, Ask, Reference, tokens
 from tests.model.families.checkpoints import write_family
 from tests.model.random_tokenizer import write_tokenizer
@@ -32,29 +31,6 @@ MIB = 1 << 20
 def config(checkpoint: Path) -> ServeConfig:
     """Prefill, decode and memory servers."""
     return replace(small_config(checkpoint), kvcache=KvCacheConfig(replicas=1, get_timeout_s=20.0, put_timeout_s=20.0))
-
-
-def memory(servers: int = 2, **settings: object) -> PoolCluster:
-    """Memory servers on the node of the instances."""
-    return PoolCluster(servers, **{"node": "node", "secret": SECRET, "capacity_bytes": 32 * MIB, **settings})
-
-
-async def stored(pools: Pools) -> None:
-    """Wait until every full block has been offered to the pool."""
-    for _ in range(2):
-        await turned(pools)  # commands of the last step are sent in the next turn
-        await until(lambda: all(i.engine.snapshot(0.0).storing_blocks == 0 for i in pools.instances), "all is stored")
-
-
-async def turned(pools: Pools) -> None:
-    """Wait until every engine has had a turn."""
-    before = [instance.loop._last_turn for instance in pools.instances]
-    for instance in pools.instances:
-        instance.loop.post(Cancel(SequenceId("nobody")))
-    await until(
-        lambda: all(i.loop._last_turn > last for i, last in zip(pools.instances, before, strict=True)),
-        "every engine has had a turn",
-    )
 
 
 def forget(pools: Pools) -> None:

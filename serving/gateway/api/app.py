@@ -17,6 +17,7 @@ from serving.errors import ServingError
 from serving.gateway.api.admin.cancel_routes import Cancels, OwnRequests, cancel_router
 from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
 from serving.gateway.api.admin.pool_routes import pool_router
+from serving.gateway.api.admin.prefix_routes import PrefixFinder, prefix_router
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.batches.routes import batches_router, files_router
 from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
@@ -61,6 +62,7 @@ def create_app(
     background: BackgroundRuns | None = None,
     batches: BatchShelf | None = None,
     hints: KvHints | None = None,
+    prefixes: PrefixFinder | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -73,6 +75,7 @@ def create_app(
         background: this gateway's background responses; None = stored in memory.
         batches: files and batches; None = in memory.
         hints: memory servers that act on KV hints; None = there are none.
+        prefixes: finds cached prefixes; None = there is no route for it.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -96,6 +99,8 @@ def create_app(
     app.include_router(hints_router(desk))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
+    if prefixes is not None:
+        app.include_router(prefix_router(prefixes, endpoint, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -20,6 +20,7 @@ from serving.gateway.api.responses.event_schema import RESPONSE_EVENTS
 from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.schema import (
     AbortRequests,
+    CacheQuery,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -306,6 +307,9 @@ FIELD_NOTES = {
     "evict_on_complete": "End the claims of the session's branch when the response is complete.",
     "summary": "Accepted, without effect: reasoning is returned unchanged.",
     "token_ids": "The prompt's token ids.",
+    "block_size": "Tokens of a KV block; must be this server's `[engine] block_tokens`.",
+    "tenant_id": "Whose cache is asked about; default: that of the API key's tenant.",
+    "instance_id": "Report this instance only.",
     "sampling_params": "How tokens are chosen, by the names of vLLM's sampling parameters.",
     "logprob_token_ids": "Report these tokens' log-probabilities at each position instead of the likeliest ones.",
     "role": "system, user, assistant, or another role of the chat template.",
@@ -325,6 +329,7 @@ OpenApiKind = Literal[
     "GenerateTokensRequest",
     "TokenizeRequest",
     "DetokenizeRequest",
+    "CacheQuery",
     "PoolAuditRequest",
     "PoolNamespaceRequest",
     "AbortRequests",
@@ -341,6 +346,7 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "GenerateTokensRequest": GenerateTokensRequest,
     "TokenizeRequest": TokenizeRequest,
     "DetokenizeRequest": DetokenizeRequest,
+    "CacheQuery": CacheQuery,
     "PoolAuditRequest": PoolAuditRequest,
     "PoolNamespaceRequest": PoolNamespaceRequest,
     "AbortRequests": AbortRequests,

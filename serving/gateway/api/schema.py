@@ -276,6 +276,22 @@ class PoolAuditRequest(WireModel):
     repair: bool = False
 
 
+class CacheQuery(WireModel):
+    """POST /query: Mooncake's conductor."""
+
+    model: str | None = None
+    block_size: Annotated[int, Field(ge=1)]
+    token_ids: TokenIds
+    tenant_id: str | None = None
+    instance_id: str | None = None
+    cache_salt: CacheSalt | None = None
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {
+        "lora_name": Foreign(neutral=(None, "")),
+        "lora_id": Foreign(neutral=(None, -1)),
+    }
+
+
 class PoolNamespaceRequest(WireModel):
     """POST /pool/namespaces/{name}: absent fields keep their values."""
 

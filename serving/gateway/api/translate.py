@@ -311,6 +311,7 @@ def _sequence(
         priority=BACKGROUND_PRIORITY if tenant.background else body.priority or 0,
         salt=request_salt(tenant.salt, body.cache_salt),
         namespace=tenant.namespace,
+        salted=body.cache_salt is not None,
     )
 
 

@@ -8,17 +8,17 @@ of the others are still used.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from serving.config.simulated_cost import AccountedKv
 from serving.errors import PoolError
 from serving.gateway.api.admin.pool_admin import ServerAnswers
-from serving.ids import NodeId
-from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message, Peek, Peeked
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
@@ -31,6 +31,8 @@ FORGET_DEADLINE_S = 15.0
 FORGET_ROUNDS = 3
 AUDIT_DEADLINE_S = 300.0
 """An audit hashes every byte, and first reads those on disk."""
+
+_Reply = TypeVar("_Reply", bound=Message)
 
 MAX_THREADS = 32
 """Servers queried concurrently."""
@@ -120,10 +122,17 @@ class LivePoolAdmin:
         self._audited(_finding(answers, repair=repair))
         return answers
 
+    async def peek(self, namespace: str, layout: str, hashes: Sequence[BlockHash], limit_s: float) -> list[bytes]:
+        """Tiers of these entries on each server that responds in time, see `Peeked`."""
+        question, deadline = Peek(namespace, layout, tuple(hashes)), time.monotonic() + limit_s
+        records = [server.record for server in self._view().servers]
+        replies = await asyncio.gather(*(self._ask_on_thread(one, question, deadline, Peeked) for one in records))
+        return [reply.tiers for reply in replies if isinstance(reply, Peeked)]
+
     async def _ask_all(self, question: Message, limit_s: float) -> ServerAnswers:
         records = [server.record for server in self._view().servers]
         deadline = time.monotonic() + limit_s
-        replies = await asyncio.gather(*(self._ask_on_thread(record, question, deadline) for record in records))
+        replies = await asyncio.gather(*(self._ask_on_thread(record, question, deadline, Data) for record in records))
         answers = ServerAnswers()
         for record, reply in zip(records, replies, strict=True):
             if isinstance(reply, Data):
@@ -132,17 +141,19 @@ class LivePoolAdmin:
                 answers.silent[record.name] = reply
         return answers
 
-    async def _ask_on_thread(self, record: ServerRecord, question: Message, deadline: float) -> Data | str:
+    async def _ask_on_thread(
+        self, record: ServerRecord, question: Message, deadline: float, kind: type[_Reply]
+    ) -> _Reply | str:
         """The response, or the reason for none. The thread is a daemon: a long audit must not delay the exit."""
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Data | str] = loop.create_future()
+        reply: asyncio.Future[_Reply | str] = loop.create_future()
 
-        def tell(value: Data | str) -> None:
+        def tell(value: _Reply | str) -> None:
             if not reply.done():  # cancelled in the meantime
                 reply.set_result(value)
 
         def run() -> None:
-            value = self._ask(record, question, deadline)
+            value = self._ask(record, question, deadline, kind)
             with suppress(RuntimeError):  # the loop has ended, and with it the waiting task
                 loop.call_soon_threadsafe(tell, value)
 
@@ -150,10 +161,10 @@ class LivePoolAdmin:
             Thread(target=run, name="pool-admin", daemon=True).start()
             return await reply
 
-    def _ask(self, record: ServerRecord, question: Message, deadline: float) -> Data | str:
+    def _ask(self, record: ServerRecord, question: Message, deadline: float, kind: type[_Reply]) -> _Reply | str:
         link = ServerLink(record, hello_of(self._name, self._node, self._secret))
         try:
-            return link.ask(Data, question, deadline)
+            return link.ask(kind, question, deadline)
         except PoolError as error:
             return str(error)
         finally:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from serving.errors import LinkError, in_words
-from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.health import Silence, hangs
 from serving.values.instances import CRASHED_AGE_S, Status
@@ -70,7 +70,7 @@ class InstanceLink:
         self._on_down = on_down
         self._connection: Connection | None = None
         self._welcomed: asyncio.Future[None] | None = None
-        self._asked: deque[asyncio.Future[None]] = deque()
+        self._asked: deque[asyncio.Future[dict[str, Any]]] = deque()
 
     async def connect(self, host: str, port: int, gateway: GatewayId, secret: str | ClusterSecrets) -> None:
         """Connect and wait for the instance's `Welcome`.
@@ -117,18 +117,25 @@ class InstanceLink:
         self.used = self.used or isinstance(message, Add | Adopt)
         return self._connection is not None and self._connection.send(message)
 
-    def ask_facts(self) -> asyncio.Future[None]:
-        """Request the instance's counters. Returns: done when `facts` has them, or the link is down."""
-        answered = asyncio.get_running_loop().create_future()
-        if self.send(m.FactsRequest()):
+    def ask_facts(self, hashes: tuple[BlockHash, ...] = ()) -> asyncio.Future[dict[str, Any]]:
+        """Request the instance's counters, or with `hashes` what it has of a chain.
+
+        Returns: done when the response has arrived, or with nothing when the link is down.
+        """
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        try:
+            sent = self.send(m.FactsRequest(hashes))
+        except LinkError:  # more hashes than a frame holds
+            sent = False
+        if sent:
             self._asked.append(answered)  # responses arrive in the order of the requests
         else:
-            answered.set_result(None)
+            answered.set_result({})
         return answered
 
-    def _answered(self) -> None:
-        if self._asked:
-            self._asked.popleft().set_result(None)
+    def _answered(self, facts: dict[str, Any]) -> None:
+        if self._asked and not (asked := self._asked.popleft()).done():
+            asked.set_result(facts)
 
     def close(self, reason: str) -> None:
         """Close the link; `on_down` follows."""
@@ -145,8 +152,9 @@ class InstanceLink:
                 self.status = message
                 self._on_status(self, message)
             case m.InstanceFacts():
-                self.facts = message.facts
-                self._answered()
+                if "prefix_blocks" not in message.facts:
+                    self.facts = message.facts
+                self._answered(message.facts)
             case m.InstanceWelcome():
                 self.welcome = message
                 if self._welcomed is not None and not self._welcomed.done():
@@ -154,7 +162,7 @@ class InstanceLink:
 
     def _closed(self, connection: Connection, reason: str) -> None:
         while self._asked:
-            self._answered()
+            self._answered({})
         if self.welcome is None or self._welcomed is None:
             if self._welcomed is not None and not self._welcomed.done():
                 self._welcomed.set_exception(LinkError(reason))

@@ -48,6 +48,7 @@ from serving.gateway.live.kv_hints import live_hints
 from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
+from serving.gateway.live.prefix_finder import LivePrefixFinder
 from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
@@ -170,9 +171,10 @@ class GatewayDeployment:
 
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
+        prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, self._config.engine.block_tokens)
         shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._background
-        settings, own = self._settings(self._config), {"batches": self._batches, "hints": self._hints}
-        app = create_app(self._metered, self._served, settings, self._metrics, *shared, **own)
+        own = {"batches": self._batches, "hints": self._hints, "prefixes": prefixes}
+        app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared, **own)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))

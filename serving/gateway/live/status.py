@@ -49,6 +49,7 @@ _REPLICA_FIELDS = (
     "late_steps_total",
     "draining",
     "told_s",
+    "kv_events",
 )
 
 

@@ -16,6 +16,7 @@ from typing import cast
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
+from serving.values.kv_changes import GPU, BlocksRemoved, KvChanges
 
 
 @lru_cache(maxsize=16)
@@ -27,7 +28,7 @@ def _ids(count: int) -> tuple[BlockId, ...]:
 class BlockPool:
     """Reference counts, free lists and the prefix-hash map of one KV arena."""
 
-    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "evictions", "num_blocks", "num_free")
+    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "changes", "evictions", "num_blocks", "num_free")
 
     def __init__(self, num_blocks: int) -> None:
         """
@@ -41,6 +42,8 @@ class BlockPool:
         self.num_free = num_blocks
         """Blocks that `allocate` could return now: blank and cold ones. Read only."""
         self.evictions = 0
+        self.changes: KvChanges | None = None
+        """Gets every content that can no longer be matched; None = nobody is interested."""
         self._refs = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, BlockId] = {}
@@ -74,6 +77,8 @@ class BlockPool:
         refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
         if count > fresh:
             evicted = self._cold.take(count - fresh)
+            if self.changes is not None:
+                self._tell_gone([hash_of[block] for block in evicted])  # type: ignore[misc] # they have content
             for block in evicted:
                 del block_of[hash_of[block]]  # type: ignore[arg-type] # a cold block has content
                 hash_of[block] = None
@@ -207,6 +212,12 @@ class BlockPool:
         assert prefix_hash is not None, "a cold block has content"
         del self._block_of[prefix_hash]
         self._hash_of[block] = None
+        if self.changes is not None:
+            self._tell_gone([prefix_hash])
+
+    def _tell_gone(self, hashes: list[BlockHash]) -> None:
+        assert self.changes is not None
+        self.changes.note(BlocksRemoved(GPU, hashes))
 
 
 # Free KV blocks whose content is still known, in the order in which they were released.

@@ -13,6 +13,7 @@ from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.sequence import LiveSequence, SequencePhase
+from serving.values.kv_changes import GPU, BlocksStored, KvChanges
 from serving.values.layer_split import FetchedRows
 from serving.values.prefix_hash import extend_hashes
 
@@ -135,7 +136,20 @@ class SequenceBlocks:
             return
         self._hash(sequence, full)
         self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
+        if self.pool.changes is not None:
+            self._tell_stored(sequence, sequence.num_published, full)
         sequence.num_published = full
+
+    def _tell_stored(self, sequence: LiveSequence, first: int, end: int) -> None:
+        """Note rows that can be matched from now on, unless their tokens must not leave the system."""
+        changes, spec = self.pool.changes, sequence.spec
+        if changes is not None and spec.namespace in changes.namespaces and not spec.salted:
+            self._note_stored(changes, sequence, first, end)
+
+    def _note_stored(self, changes: KvChanges, sequence: LiveSequence, first: int, end: int) -> None:
+        hashes, parent = sequence.hashes[first:end], sequence.hashes[first - 1] if first else None
+        tokens = sequence.tokens[first * self.block_tokens : end * self.block_tokens]
+        changes.note(BlocksStored(GPU, hashes, parent, tokens))
 
     def _matchable(self, sequence: LiveSequence) -> int:
         """Number of leading rows that other sequences may match once published."""
@@ -152,6 +166,10 @@ class SequenceBlocks:
     def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
         """The existing blocks of full rows `first ... end - 1` of the table, and the hash of each."""
         return sequence.hashes[first:end], sequence.blocks[first:end]
+
+    def known_rows(self, hashes: Sequence[BlockHash]) -> int:
+        """Leading rows of a chain whose blocks are here, for information. Any thread may call it."""
+        return len(self.pool.match(hashes, len(hashes)))
 
     def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
         """Hashes to fetch from the KV-cache pool, and blocks to fill; see `FetchOrder`."""

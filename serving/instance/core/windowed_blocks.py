@@ -17,6 +17,7 @@ from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks, blocks_for
 from serving.instance.core.settings import EngineSettings
+from serving.values.kv_changes import GPU, BlocksStored, KvChanges
 from serving.values.layer_split import GONE, FetchedRows, LayerSplit
 
 _UNBOUNDED = 1 << 60
@@ -109,7 +110,21 @@ class WindowedBlocks(SequenceBlocks):
         self._hash(sequence, full)
         hashes, blocks = self.run(sequence, sequence.num_published, full)
         self.pool.publish(blocks, hashes, 0, len(blocks))
+        if self.pool.changes is not None:
+            self._tell_stored(sequence, sequence.num_published, full)
         sequence.num_published = full
+
+    def _note_stored(self, changes: KvChanges, sequence: LiveSequence, first: int, end: int) -> None:
+        """One chain for each block of a row, which is a group of layers; without sliding blocks that are gone."""
+        size = self.block_tokens
+        for place in range(self.width):
+            rows = [row for row in range(first, end) if self._row(sequence, row)[place] != GONE]
+            if rows:
+                before = [sequence.hashes[rows[0] - 1]] if rows[0] else []
+                keys = [self._split.keys(one)[place] for one in (*before, *(sequence.hashes[row] for row in rows))]
+                parent, hashes = (keys[0], keys[1:]) if before else (None, keys)
+                tokens = sequence.tokens[rows[0] * size : (rows[-1] + 1) * size]
+                changes.note(BlocksStored(GPU, hashes, parent, tokens, group=place))
 
     def slide(self, sequence: LiveSequence) -> None:
         """Free the blocks that neither a later token nor a running step attends to. Call after `publish`.
@@ -139,6 +154,10 @@ class WindowedBlocks(SequenceBlocks):
                     hashes.append(key)
                     blocks.append(block)
         return hashes, blocks
+
+    def known_rows(self, hashes: Sequence[BlockHash]) -> int:
+        """Leading rows here, as in `SequenceBlocks`, without their sliding blocks: only the last rows need those."""
+        return len(self.pool.match([self._split.keys(one)[0] for one in hashes], len(hashes)))
 
     def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
         """Hashes and blocks for the KV-cache pool. Rows that are never needed together share their sliding blocks."""

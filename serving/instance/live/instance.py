@@ -5,7 +5,7 @@ Independent of Ray: the caller (a Serve replica or a test) passes the NPUs and t
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from hardware.ub.segment import UbSegment
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.group.core.rank_life import check_offers
+from serving.ids import BlockHash
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.engine_record import header_of, recorded
 from serving.instance.core.settings import EngineSettings, engine_settings
@@ -27,6 +28,7 @@ from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.segment_reader import SegmentReader
 from serving.instance.live.segment_server import SegmentServer
 from serving.instance.live.ub_transport import LinkFaults, UbTransport
+from serving.kvevents.live.publisher import EventPublisher, EventSource
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
@@ -91,7 +93,7 @@ class Instance:
             attached.grammars,
             idle_period_s(config.health, compute.status_period_s),
         )
-        self.pool_cache = self._make_cache(access, attached, arena)
+        self.pool_cache, self._events = self._make_cache(access, attached, arena), self._make_events(config)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
         self._decisions = log = writer_in(folder, "engine", place.replica, header)
         self.loop = EngineLoop(
@@ -152,10 +154,13 @@ class Instance:
         """
         self._segment_server.start(self.place.link_host, self._ports)
         self.server.facts = self.facts
+        self.server.prefix_facts = self.prefix_facts
         self.server.max_sequences = self.settings.max_sequences
         self.server.max_step_tokens = self.settings.max_step_tokens
         address = await self.server.start(self.loop, self.place.link_host, self._ports)
         self.loop.start()
+        if self._events is not None:
+            self._events.start()
         return address
 
     @property
@@ -205,6 +210,8 @@ class Instance:
     def _end(self) -> None:
         self.quit()
         self.close_log()
+        if self._events is not None:
+            self._events.stop()
         if self.pool_cache is not None:
             self.pool_cache.close()
         self._transport.close()
@@ -245,9 +252,26 @@ class Instance:
             "first_step_s": self.loop.first_step_s,
             "predicted_s": self.npus.predicted_s,
             "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
+            "kv_events": self._events.facts() if self._events is not None else None,
             **self.compute.facts(),
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
+
+    def prefix_facts(self, hashes: Sequence[BlockHash]) -> dict[str, Any]:
+        """See `FactsRequest`."""
+        blocks, rank = self.engine.scheduler.blocks.known_rows(hashes), self.place.rank
+        layout = self._attached.pool_layout
+        return {"kv_layout": layout, "prefix_blocks": blocks, "rank": 0 if rank is None else rank.number}
+
+    def _make_events(self, config: ServeConfig) -> EventPublisher | None:
+        if not (config.kv_events.enabled and config.engine.prefix_reuse):
+            return None
+        place = self.place
+        rank = 0 if place.rank is None else place.rank.number
+        source = EventSource(place.replica, config.model.served_name, self.settings.block_tokens, rank)
+        publisher = EventPublisher(config.kv_events, source)
+        self.engine.scheduler.blocks.pool.changes = publisher.changes
+        return publisher
 
     def _make_settings(self, config: ServeConfig) -> EngineSettings:
         pool, compute = self.place.pool, self.compute

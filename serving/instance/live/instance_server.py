@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from serving.config.cluster import ANY_PORT, PortRange
 from serving.deadline import within
 from serving.errors import LinkError
 from serving.grammar.compile import Grammars
-from serving.ids import SequenceId
+from serving.ids import BlockHash, SequenceId
 from serving.instance.core.events import Drain, HandoffClosed, MoveOut
 from serving.instance.core.life import (
     STORED_LOOK_S,
@@ -102,7 +102,7 @@ class InstanceServer:
         self.max_sequences = self.max_step_tokens = 0
         """See `Status`."""
         self.facts: Callable[[], dict[str, Any]] = dict
-        """See `InstanceFacts`."""
+        self.prefix_facts: Callable[[Sequence[BlockHash]], dict[str, Any]] = lambda _: {}  # see `FactsRequest`
 
     async def start(self, engine_loop: EngineLoop, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host` at a free port of a range.
@@ -231,8 +231,8 @@ class InstanceServer:
                 loop.post(message)
             case Release():
                 loop.post(message)
-            case m.FactsRequest():
-                self._send_facts(connection)
+            case m.FactsRequest(hashes=hashes):
+                self._send_facts(connection, hashes)
             case m.GatewayHello():
                 raise LinkError("a second Hello")
         return None
@@ -335,10 +335,10 @@ class InstanceServer:
                 if self._engine_loop is not None:
                     self._engine_loop.post(Cancel(name))
 
-    def _send_facts(self, connection: Connection) -> None:
+    def _send_facts(self, connection: Connection, hashes: Sequence[BlockHash]) -> None:
         self._send_status()  # first: gateways show load by the latest status
         try:
-            connection.send(m.InstanceFacts(self.facts()))
+            connection.send(m.InstanceFacts(self.facts() if not hashes else self.prefix_facts(hashes)))
         except LinkError as error:
             logger.warning("facts cannot be sent: %s", error)
             connection.send(m.InstanceFacts({}))

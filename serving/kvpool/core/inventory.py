@@ -16,6 +16,7 @@ from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.quotas import Account, AccountBook
 from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.slab_allocator import SlabAllocator
+from serving.values.kv_changes import CPU, STORAGE, BlocksRemoved, BlocksStored, KvChanges
 
 _NOTHING: dict[BlockHash, Entry] = {}
 _MIB = 1 << 20
@@ -28,10 +29,11 @@ _LEAST_SLAB_BYTES = 64 << 10
 class Inventory:
     """The entries with their indices."""
 
-    def __init__(self, settings: ManagerSettings, first_version: int) -> None:
+    def __init__(self, settings: ManagerSettings, first_version: int, changes: KvChanges | None = None) -> None:
         """
         Args:
             first_version: of the first entry; each further one gets the next number.
+            changes: gets every KV block that lookups find in a tier, or no longer do; None = nobody is interested.
         Raises: LedgerError if the region is smaller than a page or the eviction policy has an unknown name.
         """
         self.settings = settings
@@ -60,6 +62,7 @@ class Inventory:
         self._last_space: Space | None = None
         self._last_home: dict[BlockHash, Entry] = {}
         self._next_version = first_version
+        self.changes = changes
 
     def of(self, space: Space) -> dict[BlockHash, Entry]:
         """Entries of a space, with those being written. Read only."""
@@ -122,6 +125,8 @@ class Inventory:
     def into_dram(self, entry: Entry) -> None:
         """The bytes in its extent are right: readers may have them."""
         entry.in_dram = True
+        if self.changes is not None:
+            self._tell(entry, CPU)
         if entry.answer is not None:
             entry.answer = None
         nbytes = entry.nbytes
@@ -131,6 +136,8 @@ class Inventory:
     def onto_ssd(self, entry: Entry) -> None:
         """Count an entry as on SSD: its file is complete. Its bytes were counted at the start of the write."""
         entry.on_ssd = True
+        if self.changes is not None:
+            self._tell(entry, STORAGE)
         entry.account.ssd_bytes += entry.nbytes
         self.ssd_order_of(entry)[entry.version] = entry
         if not entry.in_dram:
@@ -146,6 +153,8 @@ class Inventory:
             account.order[version] = None
         if entry.kind is _MODEL:
             self.models[version] = entry
+        if self.changes is not None:
+            self._tell_all(entry, gone=False)
 
     # Being used
 
@@ -216,6 +225,8 @@ class Inventory:
         """Free its extent; without a copy on SSD the entry is removed."""
         self.policy.remove(entry.version)
         entry.in_dram = False
+        if self.changes is not None:
+            self._tell(entry, CPU, gone=True)
         self.free_extent(entry)
         if entry.on_ssd:
             self.counters.evicted_to_ssd += 1
@@ -233,6 +244,8 @@ class Inventory:
         self.allocator.live[offset] = nbytes
         self.policy.remove(version)
         entry.in_dram = False
+        if self.changes is not None:
+            self._tell(entry, CPU, gone=True)
         entry.offset = -1
         entry.account.dram_bytes -= entry.nbytes
         if entry.on_ssd:
@@ -286,6 +299,8 @@ class Inventory:
         if not home:
             del self._spaces[space]
         if entry.shown:
+            if self.changes is not None:
+                self._tell_all(entry, gone=True)
             self.shown -= 1
             del entry.account.shown[entry.version]
             entry.account.order.pop(entry.version, None)
@@ -297,9 +312,27 @@ class Inventory:
 
     def _unfile(self, entry: Entry) -> None:
         entry.on_ssd = False
+        if self.changes is not None:
+            self._tell(entry, STORAGE, gone=True)
         entry.account.ssd_bytes -= entry.nbytes
         del self.ssd_order_of(entry)[entry.version]
         self.unlink(entry)
+
+    def _tell(self, entry: Entry, medium: str, *, gone: bool = False) -> None:
+        """Note that an entry which lookups find is now in a tier, or no longer. Instances know its tokens, not we."""
+        changes, space = self.changes, entry.space
+        if changes is None or not entry.shown or entry.kind is _MODEL or space.namespace not in changes.namespaces:
+            return
+        if gone:
+            changes.note(BlocksRemoved(medium, (entry.hash,), space))
+        else:
+            changes.note(BlocksStored(medium, (entry.hash,), scope=space))
+
+    def _tell_all(self, entry: Entry, *, gone: bool) -> None:
+        if entry.in_dram:
+            self._tell(entry, CPU, gone=gone)
+        if entry.on_ssd:
+            self._tell(entry, STORAGE, gone=gone)
 
     def _settle(self, entry: Entry) -> None:
         used = entry.leases or entry.holders or entry.spilling or entry.loading or entry.writer is not None

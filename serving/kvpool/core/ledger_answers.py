@@ -6,7 +6,7 @@ ledger, measure, and wait for the disk.
 
 from serving.errors import LedgerError
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import EntryTier, Found
+from serving.kvpool.core.entry import EntryTier, Found, Space
 from serving.kvpool.core.memory_manager import MemoryManager
 
 
@@ -14,6 +14,13 @@ def found_in_dram(manager: MemoryManager, version: int) -> Found | None:
     """The entry if its bytes are in memory now."""
     found = manager.found(version)
     return found if found is not None and found.tier is EntryTier.DRAM else None
+
+
+def peek(manager: MemoryManager, message: m.Peek) -> m.Peeked:
+    """Tiers of entries."""
+    known = manager.shelf(Space(message.namespace, message.layout)).entries
+    found = [known.get(one) for one in message.hashes]
+    return m.Peeked(bytes([0 if one is None or not one.shown else one.in_dram + 2 * one.on_ssd for one in found]))
 
 
 def ledger_answer(manager: MemoryManager, message: m.Message, client: int, now: float) -> m.Message:

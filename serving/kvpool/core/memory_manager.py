@@ -31,6 +31,7 @@ from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import Fragmentation
 from serving.kvpool.core.spills import Spills
 from serving.kvpool.core.writers import Writers
+from serving.values.kv_changes import KvChanges
 
 __all__ = ["EntryView", "ManagerSettings", "ManagerStats", "MemoryManager", "NamespaceUsage"]
 
@@ -41,14 +42,15 @@ _PACE_S = 0.02
 class MemoryManager:
     """See the module. `client` is the booking number of a connection, `version` names one copy of one entry."""
 
-    def __init__(self, settings: ManagerSettings, first_version: int = 1) -> None:
+    def __init__(self, settings: ManagerSettings, first_version: int = 1, changes: KvChanges | None = None) -> None:
         """
         Args:
             first_version: versions count up from here; a number that no earlier incarnation has reached.
+            changes: see `Inventory`.
         Raises: LedgerError if the region is smaller than a page or the eviction policy has an unknown name.
         """
         self.settings = settings
-        self._inventory = Inventory(settings, first_version)
+        self._inventory = Inventory(settings, first_version, changes)
         self._counters = self._inventory.counters
         self._leases = self._inventory.leases
         self._spills = Spills(self._inventory)

@@ -68,6 +68,20 @@ class Looked(Message, frozen=True):
     found: tuple[Found | None, ...]
 
 
+class Peek(Message, frozen=True):
+    """Ask for the tiers of entries of a space, for information: nothing is leased, and nothing counts as used."""
+
+    namespace: str
+    layout: str
+    hashes: tuple[BlockHash, ...]
+
+
+class Peeked(Message, frozen=True):
+    """Response to `Peek`: one byte per hash, the sum of 1 = in DRAM and 2 = on SSD."""
+
+    tiers: bytes
+
+
 class Promote(Message, frozen=True):
     """Load leased entries from SSD to DRAM; the response waits for the loads. `wait_s` 0 = a hint, without waiting."""
 
@@ -306,6 +320,7 @@ class Failed(Message, frozen=True):
 ToServer = (
     Hello
     | Lookup
+    | Peek
     | Promote
     | Prefetch
     | ReleaseLeases
@@ -331,6 +346,7 @@ ToServer = (
 )
 ANSWERS: dict[type[Message], type[Message]] = {
     Lookup: Looked,
+    Peek: Peeked,
     Promote: Promoted,
     Prefetch: Prefetched,
     Reserve: Reserved,
@@ -347,6 +363,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
 ToClient = (
     Welcome
     | Looked
+    | Peeked
     | Promoted
     | Prefetched
     | Reserved

@@ -7,6 +7,7 @@ from typing import Self
 
 from hardware.units import KIB, MIB
 from serving.config.cluster import ANY_PORT, PortRange
+from serving.config.kv_events import KvEventsConfig
 from serving.config.kvcache import Eviction, KvCacheConfig
 from serving.ids import NodeId
 from serving.sockets.secrets import ClusterSecrets
@@ -87,6 +88,21 @@ def claim_settings(config: KvCacheConfig) -> ClaimSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolEvents:
+    """Publishing of a memory server's KV events.
+
+    Args:
+        model: whose blocks the pool has, for the topic.
+        rank: tells this server apart from the others, which have the same topic.
+    """
+
+    config: KvEventsConfig
+    model: str
+    block_tokens: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """One memory server.
 
@@ -106,6 +122,7 @@ class ServerSettings:
         prefetch_share: see `ManagerSettings`.
         reserve: allocate all memory at the start, see `UbSegment.create`.
         disk_full: returns whether to simulate a full disk, for tests; None = never.
+        events: what to publish of its entries; None = nothing.
     """
 
     node: NodeId
@@ -131,6 +148,7 @@ class ServerSettings:
     prefetch_share: float = 0.1
     reserve: bool = True
     disk_full: Callable[[], bool] | None = field(default=None, repr=False)
+    events: PoolEvents | None = None
 
     @classmethod
     def of(

@@ -13,6 +13,7 @@ from typing import Any
 from serving.errors import PoolError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
+from serving.kvpool.core.ledger_answers import peek
 from serving.kvpool.core.session import Holds, Session, Writing
 from serving.kvpool.live.audit import audit, finish_removal
 from serving.kvpool.live.frames import REST_S, PayloadRoom
@@ -65,6 +66,12 @@ def _lookup(context: HandlerContext, session: Session, message: m.Lookup, _paylo
         core.dispatch()
     core.meters.observe("lookup", time.perf_counter() - start, _found_amounts(found))
     return m.Looked(found)
+
+
+def _peek(context: HandlerContext, _session: Session, message: m.Peek, _payload: memoryview) -> Answer:
+    _require_few(message.hashes)
+    with context.core.changed:
+        return peek(context.core.manager, message)
 
 
 def _found_amounts(found: Sequence[Found | None]) -> tuple[tuple[str, int], ...]:
@@ -366,6 +373,7 @@ def _require_few(items: Sequence[object]) -> None:
 
 HANDLERS: dict[type[m.Message], Callable[[HandlerContext, Session, Any, memoryview], Answer]] = {
     m.Lookup: _lookup,
+    m.Peek: _peek,
     m.Promote: _promote,
     m.Prefetch: _prefetch,
     m.ReleaseLeases: _release,

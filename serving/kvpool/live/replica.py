@@ -33,7 +33,7 @@ from serving.config.simulated_cost import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.errors import ConfigError
 from serving.faults.injected import FaultReader, faults_path
 from serving.ids import NodeId
-from serving.kvpool.core.server_settings import ServerSettings
+from serving.kvpool.core.server_settings import PoolEvents, ServerSettings
 from serving.kvpool.live.migration import CommitWorker
 from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
@@ -54,6 +54,8 @@ STALL_S = 10.0
 """A memory server whose ticker made no round for so long is stuck, and is replaced."""
 FAULTS_PERIOD_S = 0.1
 """How often a server checks for injected faults, if `[chaos]` is enabled."""
+_SEATS = 64
+"""Numbers of servers of one node."""
 LEAVE_S = 10.0
 """Time to leave in addition to the hand-over: one announcement, the last views, joining threads."""
 
@@ -98,6 +100,9 @@ class KvCacheDeployment:
         ssd = place.ssd_folder if config.kvcache.ssd_mib else None
         ssd_bytes, reserve = config.kvcache.ssd_mib * MIB, config.hardware.reserve_memory
         settings = replace(settings, ports=config.cluster.ports, ssd_folder=ssd, ssd_bytes=ssd_bytes, reserve=reserve)
+        if config.kv_events.enabled:
+            model, tokens = config.model.served_name, config.engine.block_tokens
+            settings = replace(settings, events=PoolEvents(config.kv_events, model, tokens, place.rank))
         faults = FaultReader(faults_path(SHARED_MEMORY, session), place.name) if config.chaos.enabled else None
         if faults is not None:
             settings = replace(settings, disk_full=lambda: faults.active("full_disk") is not None)
@@ -214,8 +219,10 @@ class _Place:
     The name is held by a file lock, so that the kernel gives it back whenever and however the process ends.
     """
 
-    def __init__(self, name: str, ssd_folder: Path, seat: SsdSlot) -> None:
+    def __init__(self, name: str, ssd_folder: Path, seat: SsdSlot, rank: int) -> None:
         self.name = name
+        self.rank = rank
+        """Number among all servers that publish events; its replacement's too."""
         self.ssd_folder = ssd_folder
         self._seat = seat
 
@@ -231,7 +238,7 @@ class _Place:
         seat = SsdSlot.take(folder / "names" / str(node))
         name = f"{SERVER_NAME}{node}-{seat.index}"
         root = Path(config.ssd_path) if config.ssd_path else folder / "ssd"
-        return cls(name, root / name, seat)
+        return cls(name, root / name, seat, node * _SEATS + seat.index)
 
     def give_back(self) -> None:
         """Free the name for the next server."""

@@ -20,7 +20,9 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
+from serving.kvevents.live.publisher import EventPublisher, EventSource
 from serving.kvpool.core.claim_runs import limits_of
+from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
@@ -32,6 +34,7 @@ from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles, SsdSlot
 from serving.kvpool.live.ssd_worker import SsdWorker, restore
 from serving.sockets.secrets import ClusterSecrets
+from serving.values.kv_changes import CPU, STORAGE, BlocksStored, KvChange
 from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class MemoryServer:
             self._give_back_slot()
             raise
         self._region: UbRegion = self._segment.allocate(settings.capacity_bytes, "kvcache")
+        self._events = self._make_events()
         self._core = self._make_core()
         self._ssd = self._open_ssd()
         self._holds = Holds(self._core.manager, self._core.new_number)
@@ -96,6 +100,8 @@ class MemoryServer:
         self._connections.start(self._settings.host, self._settings.ports)
         if self._ssd is not None:
             self._ssd.start()
+        if self._events is not None:
+            self._events.start()
         self._progress_at = time.monotonic()
         self._ticker.start()
         return self._connections.address
@@ -124,6 +130,8 @@ class MemoryServer:
             self._ssd.stop()
         if self._ticker.is_alive():
             self._ticker.join(_JOIN_S)
+        if self._events is not None:
+            self._events.stop()
         self._segment.discard()
         self._give_back_slot()
 
@@ -155,6 +163,7 @@ class MemoryServer:
             "ssd_queue": {} if self._ssd is None else self._ssd.waiting,
             "ssd_error": self._ssd_error,
             "progress_age_s": self.progress_age_s(),
+            "kv_events": None if self._events is None else self._events.facts(),
         }
 
     def set_namespaces(self, namespaces: Sequence[NamespaceRecord]) -> None:
@@ -192,11 +201,35 @@ class MemoryServer:
         ssd_bytes = settings.ssd_bytes if self._slot is not None else 0
         # Versions of different incarnations must not meet: a random start, far below 64 bits.
         manager = MemoryManager(
-            settings.manager(self._region.offset, ssd_bytes), int.from_bytes(os.urandom(6), "little") + 1
+            settings.manager(self._region.offset, ssd_bytes),
+            int.from_bytes(os.urandom(6), "little") + 1,
+            None if self._events is None else self._events.changes,
         )
         tiers = ("promote", "ssd_load", "ssd_spill") if self._slot is not None else ()
         meters = Meters("lookup", "reserve", "put", *tiers)
         return ServerCore(settings, manager, self._segment, self._region, meters)
+
+    def _make_events(self) -> EventPublisher | None:
+        events = self._settings.events
+        if events is None:
+            return None
+        source = EventSource("pool", events.model, events.block_tokens, events.rank, self._dump)
+        return EventPublisher(events.config, source)
+
+    def _dump(self) -> list[KvChange]:
+        """See `EventSource.dump`."""
+        core, events = self._core, self._events
+        assert events is not None, "only its publisher asks"
+        with core.changed:
+            events.changes.begin_again()
+            entries = [one for one in core.manager.entries() if one.space.namespace in events.changes.namespaces]
+        return [
+            BlocksStored(medium, (one.hash,), scope=one.space)
+            for one in entries
+            if one.kind is Kind.CONTEXT
+            for medium, there in ((CPU, one.in_dram), (STORAGE, one.on_ssd))
+            if there
+        ]
 
     def _open_ssd(self) -> SsdWorker | None:
         if self._slot is None:

@@ -23,6 +23,7 @@ from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script, ScriptOf
+from tests.fakes.prefix_finder import FakePrefixFinder
 
 SENTENCES = [
     "Once upon a time there was a little dog who lived in a big house.",
@@ -87,9 +88,9 @@ class Harness:
         self.metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
         settings = settings or ApiSettings(version="1.2.3")
         self.batches = batches or batch_shelf_in_memory(settings)
-        self.app: FastAPI = create_app(
-            self.backend, model, settings, self.metrics, pool, responses=responses, batches=self.batches, hints=hints
-        )
+        self.prefixes = FakePrefixFinder()
+        more = {"responses": responses, "batches": self.batches, "hints": hints, "prefixes": self.prefixes}
+        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, **more)  # type: ignore[arg-type]
 
     def renewed(self) -> "Harness":
         """The same application with the usual script, and no jobs."""

@@ -39,6 +39,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [5]},
     "/v1/batches": {"input_file_id": "none", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/pool/audit": {},
+    "/query": {"block_size": 16, "token_ids": [5]},
     "/pool/namespaces/default": {"weight": 1.0},
 }
 """Every route that reads a body, with one that is right."""

@@ -43,6 +43,7 @@ ROUTES = [
     ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
+    ("POST", "/query"),
     ("GET", "/v1/requests"), ("GET", "/v1/requests/{request_id}/timeline"),
     ("POST", "/v1/requests/{request_id}/cancel"), ("POST", "/abort_requests"),
     ("POST", "/v1/files"), ("GET", "/v1/files"), ("GET", "/v1/files/{file_id}"), ("DELETE", "/v1/files/{file_id}"),

@@ -106,6 +106,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
         "message_id": "m1",
         "actions": [{"action_id": "a1", "action_type": "kv.release", "payload": {"session_id": "SESSION"}}],
     },
+    "/query": {"block_size": 16, "token_ids": [40, 41, 42]},
 }
 """Example body of each operation that has one, by path; the same for every model."""
 FORM = "multipart/form-data"

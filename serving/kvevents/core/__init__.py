@@ -1,0 +1,1 @@
+"""Contents, order and form of what is published; no sockets."""

@@ -1,0 +1,1 @@
+"""The thread and the sockets that publish."""

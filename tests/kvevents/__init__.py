@@ -1,0 +1,1 @@
+"""KV events: what others' routers read."""
