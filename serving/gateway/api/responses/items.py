@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.errors import InvalidRequestError
-from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, summary_turn, unsealed
+from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, readable, summary_turn, unsealed
 from serving.gateway.api.responses.tools import FlatNames
 from serving.gateway.api.schema import unread
 from serving.gateway.api.tools.custom_tools import custom_arguments
@@ -223,6 +223,8 @@ class Turns:
             return _text(part, "text", path)
         if isinstance(part, dict) and kind == "refusal":
             return _text(part, "refusal", path)
+        if isinstance(part, dict) and kind == "encrypted_content" and (text := readable(part)) is not None:
+            return text
         if isinstance(part, dict) and isinstance(kind, str) and (kind in _UNREAD or kind == "encrypted_content"):
             self.skipped.append(f"{path} ({printable(kind)})")
             return unread(_UNREAD[kind], part.get("filename")) if kind in _UNREAD else unread("sealed text")
