@@ -131,6 +131,8 @@ def kill_in_call(exchanges: list[Exchange], command: list[str] | None) -> None:
     while command and time.monotonic() < end:
         if any(b"delta" in one.answer for one in exchanges):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            before = sum(len(one.answer) for one in exchanges)
+            print(f"    killed a decode instance after {before} bytes of an answer")
             return
         time.sleep(0.005)
 

@@ -59,12 +59,13 @@ class ControlTokens:
     def guard(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message with its strings marked.
 
-        An assistant message may contain markers that the model wrote itself (`<think>`) and templates search for; only
-        special tokens are marked in it.
+        The text of an assistant message may contain markers that the model wrote itself (`<think>`) and templates
+        search for; only special tokens are marked in it. The arguments of its calls are marked like other strings.
         """
         role = message.get("role")
-        spelling = self._special if role == "assistant" else self._all
-        guarded = {spelling.mark(key): _marked(value, spelling) for key, value in message.items()}
+        own = self._special if role == "assistant" else self._all
+        spellings = {key: self._all if key == "tool_calls" else own for key in message}
+        guarded = {spellings[key].mark(key): _marked(value, spellings[key]) for key, value in message.items()}
         return {**guarded, "role": role} if role in _ROLES else guarded
 
     def guard_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
