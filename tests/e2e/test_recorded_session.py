@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -40,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_death_inside_an_answer_changes_no_output(server: Server) -> None:
     session = [one for one in read("codex", SCALE) if one.thread == "main"]
     undisturbed = [answered(server, one) for one in session]
-    for before, after, one in zip(undisturbed, undisturbed[1:], session[1:], strict=True):
+    for (_, before), (one, after) in pairwise(zip(session, undisturbed, strict=True)):
         if not one.restarts:
             cached, prompt = after["usage"]["input_tokens_details"]["cached_tokens"], before["usage"]["input_tokens"]
             assert cached > prompt - 2 * 16, "the cache held the whole previous prompt"
