@@ -44,7 +44,7 @@ IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 PRODUCT   := hardware serving loadgen tests/fakes docs examples
 
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow all-tests nightly costs lint style docs bench lock clean
+.PHONY: help serve test quick slow all-tests nightly try-agents costs lint style docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -82,6 +82,10 @@ nightly: $(VENV)/.installed-test ## guarantees once more on other carriers, more
 	{ $(BIN)/python -m pytest -m "nightly and not slow" --numprocesses $$(nproc) $(PARALLEL) || result=$$?; } && \
 	{ $(BIN)/python -m pytest -m "nightly and slow" --numprocesses 2 $(PARALLEL) || result=$$?; } && \
 	{ $(BIN)/python -m pytest $(QUICK) --hypothesis-profile=thorough || result=$$?; } && exit $$result
+
+# Node.js and npm must be there. ARGS="--agents DIR" takes agents that npm has installed in DIR; `--help` lists the rest.
+try-agents: $(VENV)/.installed-test ## Codex, Claude Code, OpenCode and Qwen Code against loopback; 4 minutes, by hand
+	@$(BIN)/python -m tests.agents.try_agents $(ARGS)
 
 costs: ## run the tests and write what each file cost into tests/README.md
 	@$(MAKE) --no-print-directory test COSTS=build/costs

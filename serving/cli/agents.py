@@ -14,7 +14,7 @@ the command that starts each with them. With --write the files are written, and 
 """
 EPILOG = """\
 Examples:
-  cloudmatrix serve --context 32768      in another terminal: their first prompts have 9,600 to 21,100 tokens
+  cloudmatrix serve --context 32768      in another terminal; --context 65536 for Qwen Code's first prompt
   cloudmatrix agents --write agents
   cloudmatrix agents claude --write agents && claude --settings agents/claude/settings.json -p "Say hello."
 """

@@ -3,10 +3,11 @@
 Codex          /v1/responses           config.toml, and a catalogue with the model's context and tools
 Claude Code    /v1/messages            settings.json, with environment variables
 OpenCode       /v1/chat/completions    opencode.json
-Qwen Code      /v1/chat/completions    .env
+Qwen Code      /v1/chat/completions    .env, and settings.json with the model's context
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -65,13 +66,19 @@ class CodingAgent:
     files: Callable[[ServedHere, str], Mapping[str, str]]
     command: Callable[[str], str]
 
+    @property
+    def context(self) -> int:
+        """Smallest context in which its first request fits, of those that a command line would name [tokens]."""
+        lengths = (length for doublings in range(8) if (length := 32_768 << doublings))
+        return next(length for length in lengths if self.first_prompt + ServedHere("", "", length).output <= length)
+
     def shortfall(self, served: ServedHere) -> str:
         """Why its first request would be refused; empty if it fits."""
         if not self.first_prompt or self.first_prompt + served.output <= served.context:
             return ""
         return (
             f"{self.title} begins with a prompt of some {self.first_prompt:,} tokens, and {served.model} has a context"
-            f" of {served.context:,}: start the server with --context 32768"
+            f" of {served.context:,}: start the server with --context {self.context}"
         )
 
 
@@ -135,9 +142,20 @@ def _opencode(served: ServedHere, _folder: str) -> dict[str, str]:
     return {"opencode.json": _json({**config, "model": f"cloudmatrix/{served.model}"})}
 
 
-def _qwen(served: ServedHere, _folder: str) -> dict[str, str]:
-    variables = {"OPENAI_BASE_URL": f"{served.url}/v1", "OPENAI_API_KEY": served.key, "OPENAI_MODEL": served.model}
-    return {".env": "".join(f"export {name}={value}\n" for name, value in variables.items())}
+def _qwen(served: ServedHere, folder: str) -> dict[str, str]:
+    variables = {
+        "OPENAI_BASE_URL": f"{served.url}/v1",
+        "OPENAI_API_KEY": served.key,
+        "OPENAI_MODEL": served.model,
+        "QWEN_CODE_MAX_OUTPUT_TOKENS": str(served.output),
+        "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{folder}/settings.json",
+    }
+    settings = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "model": {"generationConfig": {"contextWindowSize": served.context}},  # otherwise it assumes 131,072
+    }
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return {".env": exports, "settings.json": _json(settings)}
 
 
 def _json(value: object) -> str:
@@ -148,8 +166,8 @@ AGENTS: Mapping[str, CodingAgent] = {
     "codex": CodingAgent("Codex", 9_600, _codex, lambda folder: f"CODEX_HOME={folder} codex"),
     "claude": CodingAgent("Claude Code", 21_100, _claude, lambda folder: f"claude --settings {folder}/settings.json"),
     "opencode": CodingAgent(
-        "OpenCode", 0, _opencode, lambda folder: f"OPENCODE_CONFIG={folder}/opencode.json opencode"
+        "OpenCode", 13_000, _opencode, lambda folder: f"OPENCODE_CONFIG={folder}/opencode.json opencode"
     ),
-    "qwen": CodingAgent("Qwen Code", 0, _qwen, lambda folder: f". {folder}/.env && qwen"),
+    "qwen": CodingAgent("Qwen Code", 28_100, _qwen, lambda folder: f". {folder}/.env && qwen"),
 }
 """By the word on the command line."""

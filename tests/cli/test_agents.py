@@ -13,7 +13,7 @@ from tests.cli.gateway import answering
 
 @pytest.fixture
 def gateway() -> Iterator[str]:
-    with answering(lambda _: (200, {"data": [{"id": "small/tales", "max_model_len": 32_768}]})) as url:
+    with answering(lambda _: (200, {"data": [{"id": "small/tales", "max_model_len": 65_536}]})) as url:
         yield url
 
 
@@ -22,14 +22,17 @@ def test_files_for_every_agent(gateway: str, tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr()
     codex = tomllib.loads((tmp_path / "codex/config.toml").read_text())
     catalog = json.loads(Path(codex["model_catalog_json"]).read_text())
-    assert (codex["model"], catalog["models"][0]["context_window"]) == ("small/tales", 32_768)
+    assert (codex["model"], catalog["models"][0]["context_window"]) == ("small/tales", 65_536)
     assert codex["model_providers"]["cloudmatrix"]["base_url"] == f"{gateway}/v1"
     claude = json.loads((tmp_path / "claude/settings.json").read_text())["env"]
     assert (claude["ANTHROPIC_BASE_URL"], claude["ANTHROPIC_AUTH_TOKEN"]) == (gateway, "k")
-    assert claude["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "32768"
+    assert claude["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536"
     opencode = json.loads((tmp_path / "opencode/opencode.json").read_text())
-    assert opencode["provider"]["cloudmatrix"]["models"]["small/tales"]["limit"]["context"] == 32_768
-    assert f"OPENAI_BASE_URL={gateway}/v1\n" in (tmp_path / "qwen/.env").read_text()
+    assert opencode["provider"]["cloudmatrix"]["models"]["small/tales"]["limit"]["context"] == 65_536
+    assert f"OPENAI_BASE_URL={gateway}/v1\n" in (qwen := (tmp_path / "qwen/.env").read_text())
+    assert f"QWEN_CODE_SYSTEM_DEFAULTS_PATH={tmp_path}/qwen/settings.json\n" in qwen
+    defaults = json.loads((tmp_path / "qwen/settings.json").read_text())
+    assert defaults["model"]["generationConfig"]["contextWindowSize"] == 65_536
     assert f"Codex: CLOUDMATRIX_API_KEY=... CODEX_HOME={tmp_path}/codex codex" in said.out
     assert said.err == "", "all first prompts fit"
     assert {file.stat().st_mode & 0o777 for file in tmp_path.rglob("*") if file.is_file()} == {0o600}

@@ -7,6 +7,7 @@ The served model generates the summary. It is not encrypted, so that every gatew
 the client has sent its content anyway. Compactions of other providers cannot be read and are skipped.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ REQUEST = (
 """The user turn that requests the summary from the model."""
 LONGEST = 4096
 """Tokens of a summary, unless the request sets `max_output_tokens`."""
+_ENCRYPTED = re.compile(r"gAAA[\w-]*={0,2}")
+"""Ciphertext of OpenAI's, a Fernet token."""
 _HEAD = "Summary of the conversation so far:\n"
 _KEPT = ("system", "developer")
 
@@ -36,6 +39,19 @@ def unsealed(item: Mapping[str, Any]) -> str | None:
     """Text that this server sealed; None if there is none, or another server sealed it."""
     sealed = item.get("encrypted_content")
     return sealed[len(SEALED) :] if isinstance(sealed, str) and sealed.startswith(SEALED) else None
+
+
+def readable(item: Mapping[str, Any]) -> str | None:
+    """Text of a part's `encrypted_content` that no other server encrypted; None if one did.
+
+    Codex declares some arguments encrypted, e.g. the task of a new agent, and repeats what the model wrote there as
+    `encrypted_content`. Models served here write plain text.
+    """
+    text = item.get("encrypted_content")
+    ours = unsealed(item)
+    if ours is not None or not isinstance(text, str):
+        return ours
+    return None if _ENCRYPTED.fullmatch(text) else text
 
 
 def summary_turn(item: Mapping[str, Any]) -> str | None:

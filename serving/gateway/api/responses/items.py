@@ -14,7 +14,7 @@ from typing import Any
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.media import MediaNotes, note
-from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, summary_turn, unsealed
+from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, readable, summary_turn, unsealed
 from serving.gateway.api.responses.tools import FlatNames
 from serving.gateway.api.tools.custom_tools import custom_arguments
 from serving.gateway.api.tools.tool_fields import definition
@@ -227,6 +227,8 @@ class Turns:
         if isinstance(part, dict) and isinstance(kind, str) and kind in _UNREAD:
             return self._media.place(_UNREAD[kind], path, kind, part.get("filename"))
         if isinstance(part, dict) and kind == "encrypted_content":
+            if (text := readable(part)) is not None:
+                return text
             self.skipped.append(f"{path} ({kind})")
             return note("sealed text")
         shown = f"of type '{kind[:40]}' " if isinstance(kind, str) else ""

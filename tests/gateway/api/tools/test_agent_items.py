@@ -40,6 +40,10 @@ def ask(harness: Harness, *items: Any, **fields: Any) -> Any:
         ([{"type": "agent_message", "author": "/root/a", "recipient": "/root",
            "content": [{"type": "input_text", "text": "Done."}]}],
          "<|user|>user: [message from /root/a]\nDone."),
+        ([{"type": "agent_message", "author": "/root", "recipient": "/root/a",
+           "content": [{"type": "input_text", "text": "Task:"}, {"type": "encrypted_content",
+                                                                 "encrypted_content": "Count the files."}]}],
+         "<|user|>user: [message from /root]\nTask:\nCount the files."),  # as our model wrote it: nothing encrypts it
     ],
 )  # fmt: skip
 def test_calls_and_outputs_are_turns(roomy: Harness, items: list[Any], prompt: str) -> None:
