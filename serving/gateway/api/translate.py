@@ -216,7 +216,7 @@ def build_order(
         model=body.model or model.names[0],
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
-        job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight, session=tenant.session),
+        job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
         options=_output_options(
             body, model.eos_ids, settings, fields.stop, wanted, reading, echo=echo, discard=discard
         ),

@@ -172,9 +172,9 @@ class GatewayDeployment:
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
         prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, self._config.engine.block_tokens)
-        shared = self._pool_admin, self._drain, self._responses, self._running, self._peers, self._background
-        own = {"batches": self._batches, "hints": self._hints, "prefixes": prefixes}
-        app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared, **own)
+        kept = self._responses, self._running, self._peers, self._background, self._batches
+        shared = self._pool_admin, self._drain, *kept, self._hints, prefixes
+        app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
         app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))

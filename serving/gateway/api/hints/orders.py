@@ -72,7 +72,7 @@ def retention(fields: PromptCacheFields) -> str | None:
 async def hinted_order(
     desk: HintDesk, request: Request, fields: HintFields, asked: Asked, order: GenerationOrder
 ) -> GenerationOrder:
-    """An order with the claim of its request.
+    """An order with its session, and the claim of its request.
 
     Raises: InvalidRequestError, before any action is sent.
     Effects: sends the actions of its envelope; waits for their outcomes only if the request wants to read them.
@@ -101,11 +101,13 @@ async def hinted_order(
         answer = {"kv_hints": {"message_id": envelope.message_id, "outcomes": outcomes}}
     elif plan.types:
         desk.start(order.namespace, plan)
-    hints = OrderHints(claim, ends, tuple(plan.at_end), answer)
-    if claim is None:
-        return replace(order, hints=hints)
-    sequences = tuple(_claiming(one, index, order.n, claim) for index, one in enumerate(order.job.sequences))
-    return replace(order, hints=hints, job=changed(order.job, sequences=sequences))
+    hints, job = OrderHints(claim, ends, tuple(plan.at_end), answer), order.job
+    if asked.session is not None:
+        job = changed(job, session=asked.session.session)
+    if claim is not None:
+        sequences = tuple(_claiming(one, index, order.n, claim) for index, one in enumerate(job.sequences))
+        job = changed(job, sequences=sequences)
+    return replace(order, hints=hints, job=job)
 
 
 def _span(kept: Kept, block_tokens: int) -> ClaimSpan:

@@ -10,11 +10,9 @@ If a key of any kind is configured, requests without one are refused. Only diges
 
 import base64
 import hmac
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
-from xxhash import xxh3_128_hexdigest
 
 from serving.errors import AuthenticationError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
@@ -37,7 +35,6 @@ class Tenant:
         weight: weight of the key in queues.
         alone: no other tenant has a key, so the system's state reveals no other tenant's traffic.
         background: its requests run behind those of all other clients, as the lines of a batch do.
-        session: conversation that the request's headers name; empty = none.
     """
 
     namespace: str
@@ -47,7 +44,6 @@ class Tenant:
     weight: float = 1.0
     alone: bool = False
     background: bool = False
-    session: str = ""
 
     @property
     def may_see_system(self) -> bool:
@@ -137,18 +133,4 @@ def tenant_of(request: Request) -> Tenant:
     """Tenant of this request, set by the middleware."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant), "the middleware comes before every route"
-    session = session_of(request.headers)
-    return replace(tenant, session=session) if session else tenant
-
-
-SESSION_HEADERS = ("session-id", "thread-id", "x-claude-code-session-id")
-"""Of Codex and Claude Code. A session includes its subagents, whose threads have other ids."""
-_MOST_CHARACTERS = 64
-
-
-def session_of(headers: Mapping[str, str]) -> str:
-    """The session that a request's headers name, as a text of bounded length; empty = none."""
-    for name in SESSION_HEADERS:
-        if session := headers.get(name):
-            return session if len(session) <= _MOST_CHARACTERS else xxh3_128_hexdigest(session.encode())
-    return ""
+    return tenant
