@@ -127,6 +127,7 @@ def test_the_session_ends_with_the_response(app: FastAPI, servers: FakeKvHints, 
         asyncio.run(ask(fields))
         assert servers.held == {("acme", "s", ""): 4}
         assert claim_of(hinted) is None
+        assert hinted.backend.jobs[-1].session == "s", "for the order of the queue"
 
 
 def test_touch(app: FastAPI, servers: FakeKvHints) -> None:
