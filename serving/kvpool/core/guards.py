@@ -212,8 +212,7 @@ class Guards:
         versions = run.versions
         for at in range(run.cut - 1, -1, -1):
             entry = self._by_version.get(versions[at])
-            there = entry is not None and entry.shown
-            if there and not wanted(entry):
+            if entry is not None and entry.shown and not wanted(entry):
                 continue
             last = run.cut - 1
             versions[at], versions[last] = versions[last], versions[at]
