@@ -44,7 +44,8 @@ from serving.gateway.live.connections import connection_limits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
 from serving.gateway.live.gateway_peers import GatewayPeers
-from serving.gateway.live.kv_hints import live_hints
+from serving.gateway.live.kv_hints import LiveKvHints
+from serving.gateway.live.memory_links import MemoryLinks
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.response_places import response_store
@@ -56,6 +57,7 @@ from serving.group.core.expert_status import expert_status, group_stats
 from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.pool_facts import memory_server_stats
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
+from serving.kvpool.live.server_link import hello_of
 from serving.model.dense_form import served_architecture
 from serving.sockets.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.telemetry.metrics import GatewayMetrics
@@ -130,7 +132,7 @@ class GatewayDeployment:
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
-        self._hints = live_hints(gateway, self._keeper.secrets, self._pool)
+        self._hints = self._kv_hints(gateway)
         self._pool_admin = self._admin(gateway, metered)
         self._responses = response_store(config, self._settings(config).keep)
         self._app = CurrentApp(self._make_app())
@@ -330,6 +332,13 @@ class GatewayDeployment:
         return LivePoolAdmin(
             f"gateway-{gateway}", node, self._keeper.secrets, view, changes, accounted, backend.losses.audited
         )
+
+    def _kv_hints(self, gateway: GatewayId) -> LiveKvHints | None:
+        if (follower := self._pool) is None:
+            return None
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        greeting = hello_of(f"gateway-{gateway}", node, self._keeper.secrets)
+        return LiveKvHints(MemoryLinks(greeting, lambda: follower.view))
 
 
 def _make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
