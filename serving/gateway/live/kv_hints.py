@@ -2,14 +2,8 @@
 
 from collections.abc import Sequence
 
-import ray
-
 from serving.gateway.live.memory_links import MemoryLinks
-from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.messages import AskSessions, Hint, Hinted, SessionsListed
-from serving.kvpool.live.pool_control import PoolViewFollower
-from serving.kvpool.live.server_link import hello_of
-from serving.sockets.secrets import ClusterSecrets
 from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, SessionFacts, combined, merged_sessions
 
 _NOBODY = HintOutcome(HintStatus.REJECTED, reason="no memory server answered")
@@ -34,11 +28,3 @@ class LiveKvHints:
         answers = await self._links.ask_all(AskSessions(namespace, limit), SessionsListed)
         found = merged_sessions(one.sessions for one in answers.values())
         return found[:limit], len(answers) == len(self._links.servers)
-
-
-def live_hints(gateway: GatewayId, secrets: ClusterSecrets, pool: PoolViewFollower | None) -> LiveKvHints | None:
-    """The port of one gateway, in an actor of Ray; None without a pool."""
-    if pool is None:
-        return None
-    node = NodeId(ray.get_runtime_context().get_node_id())
-    return LiveKvHints(MemoryLinks(hello_of(f"gateway-{gateway}", node, secrets), lambda: pool.view))

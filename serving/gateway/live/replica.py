@@ -44,7 +44,7 @@ from serving.gateway.live.connections import connection_limits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, make_http_server
 from serving.gateway.live.gateway_peers import GatewayPeers
-from serving.gateway.live.kv_hints import live_hints
+from serving.gateway.live.kv_hints import LiveKvHints
 from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
@@ -134,8 +134,9 @@ class GatewayDeployment:
         self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
-        self._hints = live_hints(gateway, self._keeper.secrets, self._pool)
         self._pool_admin = self._admin(gateway, metered)
+        prefetcher = self._backend.prefetcher
+        self._hints = None if prefetcher is None else LiveKvHints(prefetcher.links)
         self._responses = response_store(config, self._settings(config).keep)
         self._background = background_runs(config, gateway, self._metrics.clock)
         self._batches = batch_shelf(config)
