@@ -1,6 +1,7 @@
 """The publisher with real sockets: subscribers that come late, miss batches, and survive the publisher."""
 
 import contextlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,13 @@ def test_each_publisher_of_a_host_has_its_own_ports_and_a_full_range_is_refused(
         assert taken == {f"tcp://127.0.0.1:{base}", f"tcp://127.0.0.1:{base + 1}"}
         with pytest.raises(ConfigError, match=r"all 2 ports from .* on are in use"):
             EventPublisher(config, EventSource("decode#3", "m", 2))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6() -> None:
+    config = somewhere(endpoint=f"tcp://[::1]:{free_port()}", replay="")
+    with publishing(config) as publisher:
+        assert publisher.endpoint == config.endpoint
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

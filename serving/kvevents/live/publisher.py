@@ -109,6 +109,7 @@ class EventPublisher:
             try:
                 for socket, place in zip((events, replays), places, strict=True):
                     if place:
+                        socket.setsockopt(zmq.IPV6, int("[" in place))
                         socket.bind(place)
             except zmq.ZMQError as error:
                 events.close(0)
