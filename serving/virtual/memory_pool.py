@@ -341,12 +341,6 @@ class VirtualPool:
         return self._members.memory_bytes()
 
     @property
-    def fill(self) -> float:
-        """Used part of all servers' memory, 0 to 1."""
-        used, capacity = self._members.memory_bytes()
-        return used / max(1, capacity)
-
-    @property
     def counters(self) -> PoolCounters:
         """Counters so far, summed over all servers there ever were."""
         return self._counted + self._members.counters()

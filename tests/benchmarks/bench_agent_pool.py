@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from serving.config.gateway import Order
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.simulation import cost_model, simulate
@@ -38,7 +39,7 @@ class Way:
     memory: float = 1 / 3
     ssd: float = 0.0
     prefetch: float = 0.0
-    order: str = "arrival"
+    order: Order = "arrival"
 
 
 WARM = Way("warm", memory=6.0)

@@ -77,7 +77,7 @@ class AdmissionQueue:
 
     @property
     def limits(self) -> AdmissionLimits:
-        """Its present limits."""
+        """The present limits."""
         return self._limits
 
     @property
