@@ -43,15 +43,17 @@ def sampled(harness: Harness, grammar: Grammar, draw: np.random.Generator) -> li
     matcher, size = model.grammars.fresh(grammar), model.grammars.vocabulary.size
     words = np.zeros(-(-(size + 1) // 32), np.uint32)
     favoured = np.array([re.search(rb'[\\"*]|^n', token) is not None for token in model.grammars.vocabulary.tokens])
-    bias, ids = draw.uniform(3, 9), []
+    bias = draw.uniform(3, 9)
+    ids: list[int] = []
     while len(ids) < MOST_TOKENS:
         matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[:size])
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits[:size])
         if not len(allowed):
-            return ids if matcher.is_accepting() else None
+            return ids if bits[size] else None  # the bit of the end
         ids.append(int(allowed[np.argmax(draw.gumbel(size=len(allowed)) + bias * favoured[allowed])]))
         matcher.consume_token(ids[-1])
-    return ids if matcher.is_accepting() else None
+    return None
 
 
 def invalid(harness: Harness, definition: str, count: int) -> int:
