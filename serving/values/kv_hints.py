@@ -84,7 +84,7 @@ def only(claim: BlockClaim, wanted: Callable[[BlockHash], bool]) -> BlockClaim:
 
 
 class HintVerb(Enum):
-    """What an action does."""
+    """Kinds of actions."""
 
     RETAIN = "retain"
     PIN = "pin"
