@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from serving.errors import LedgerError
-from serving.kvpool.core.claim_runs import ClaimRun, Owner
+from serving.kvpool.core.claim_runs import ClaimOwner, ClaimRun
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.server_settings import ClaimSettings
@@ -74,7 +74,7 @@ class Guards:
 
     def start(
         self,
-        owner: Owner,
+        owner: ClaimOwner,
         kind: ClaimKind,
         ttl_s: float,
         versions: list[int],
@@ -222,7 +222,7 @@ class Guards:
 
     # Budgets
 
-    def settle(self, owner: Owner, new: Sequence[ClaimRun] = ()) -> list[ClaimRun]:
+    def settle(self, owner: ClaimOwner, new: Sequence[ClaimRun] = ()) -> list[ClaimRun]:
         """Clip the namespace's own oldest claims until it is within its limits, and the server within its budgets.
 
         Pins beyond their budget become ordinary claims.
@@ -246,11 +246,11 @@ class Guards:
                 self._delist(run)
         return rest
 
-    def _pins_over(self, owner: Owner) -> bool:
+    def _pins_over(self, owner: ClaimOwner) -> bool:
         limit = owner.limits.pin_bytes
         return self.pinned_bytes > self._pin_budget or (limit is not None and owner.account.pinned_bytes > limit)
 
-    def _retains_over(self, owner: Owner) -> bool:
+    def _retains_over(self, owner: ClaimOwner) -> bool:
         limit = owner.limits.retain_bytes
         over = self.retained_bytes > self._retain_budget
         return over or (limit is not None and owner.account.retained_bytes > limit)
