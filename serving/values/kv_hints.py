@@ -4,7 +4,7 @@ A *claim* protects the blocks of a session until a deadline; an *action* changes
 Both only change order, place and time: no output depends on them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from enum import Enum
 
 from msgspec import Struct
@@ -77,14 +77,14 @@ class BlockClaim(Struct, frozen=True, gc=False, array_like=True):
     moved: bool = False
 
 
-def only(claim: BlockClaim, wanted: Callable[[BlockHash], bool]) -> BlockClaim:
+def only(claim: BlockClaim, wanted: Container[BlockHash]) -> BlockClaim:
     """The claim of some of its blocks."""
-    runs = [replace(run, hashes=tuple([hash for hash in run.hashes if wanted(hash)])) for run in claim.runs]
+    runs = [replace(run, hashes=tuple([hash for hash in run.hashes if hash in wanted])) for run in claim.runs]
     return replace(claim, runs=tuple([run for run in runs if run.hashes]))
 
 
 class HintVerb(Enum):
-    """What an action does."""
+    """Kinds of actions."""
 
     RETAIN = "retain"
     PIN = "pin"

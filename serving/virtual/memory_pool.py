@@ -11,22 +11,21 @@ It omits only what messages need: grouping blocks by server, and responses for a
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
 from serving.kvpool.core.batch_write import reserve_deadline
-from serving.kvpool.core.broadcast import claim_of
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.migration_plan import BYTES_PER_S
 from serving.kvpool.core.prefix_find import lookup_deadline, servers_to_ask
 from serving.kvpool.core.shelf import FoundCopy, Shelf, ShelfRoutes
-from serving.values.kv_hints import BlockClaim, HintAction, HintOutcome, SessionFacts, combined, merged_sessions
 from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
+from serving.virtual.memory_claims import ClaimedServers
 from serving.virtual.memory_members import NEVER, Members
-from serving.virtual.memory_server import VirtualServer, manager_settings
+from serving.virtual.memory_server import manager_settings
 from serving.virtual.memory_values import BlockHold, LongestPrefix, PoolCounters, ServerFacts
 
 SSD_BYTES_PER_S = 400e9 / 8
@@ -39,7 +38,7 @@ ROOM_S = 0.02
 """How soon to look again for a load that waits for room; about every tick of a server's ledger."""
 
 
-class VirtualPool:
+class VirtualPool(ClaimedServers):
     """All memory servers of a supernode. `now` never decreases from one call to the next."""
 
     def __init__(
@@ -191,32 +190,6 @@ class VirtualPool:
         counted.dropped += len(hashes) - done.stored - done.present
         counted.stored_bytes += done.stored * nbytes
         return StoreReport(done.stored, done.present, tuple(sorted(done.dropped.items())), done.stored * nbytes)
-
-    # Claims
-
-    def claim(self, namespace: str, claim: BlockClaim, now: float) -> HintOutcome:
-        """Claim blocks for a session, on each server that has some. Servers that do not respond miss it."""
-        self.tick(now)
-        parts = claim_of(claim, self._members.ring, self._members.up)
-        return self._everywhere(lambda name, server: server.claim(namespace, parts[name], now), now)
-
-    def hint(self, namespace: str, action: HintAction, now: float) -> HintOutcome:
-        """Carry out an action on the blocks of a session, or on named ones, on each server that responds."""
-        self.tick(now)
-        return self._everywhere(lambda _name, server: server.manager.claims.hint(namespace, action, now), now)
-
-    def sessions(self, namespace: str, limit: int, now: float) -> list[SessionFacts]:
-        """Sessions of a namespace, about the latest `limit` ones."""
-        self.tick(now)
-        listings = [one.manager.claims.sessions(namespace, limit, now) for one in self._members.up.values()]
-        return merged_sessions(listings)[:limit]
-
-    def _everywhere(self, act: Callable[[str, VirtualServer], HintOutcome], now: float) -> HintOutcome:
-        outcomes: list[HintOutcome] = []
-        for name, server in list(self._members.up.items()):
-            outcomes.append(act(name, server))
-            self._members.work(server, now)
-        return combined(outcomes)
 
     # Routes
 

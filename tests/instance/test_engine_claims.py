@@ -12,8 +12,8 @@ from tests.instance.bench import PROMPT, spec
 from tests.instance.pool_bench import PoolBench
 
 
-def claiming(name: str, *spans: ClaimSpan, prompt: tuple[int, ...] = PROMPT, **sampling: object) -> SequenceSpec:
-    return structs.replace(spec(name, prompt, **sampling), claim=SequenceClaim("session", "branch", spans))
+def claiming(name: str, *spans: ClaimSpan, max_tokens: int = 5) -> SequenceSpec:
+    return structs.replace(spec(name, max_tokens=max_tokens), claim=SequenceClaim("session", "branch", spans))
 
 
 def run(one: SequenceSpec, bench: PoolBench) -> list[BlockClaim]:

@@ -1,12 +1,12 @@
 """Claims and hints over the wire: to all servers, through a drain, and from an instance's cache."""
 
-from serving.ids import BlockHash
+from serving.ids import BlockHash, BlockId
 from serving.kvpool.core.ring import ring_of
+from serving.kvpool.live.context_cache import PoolContextCache
 from serving.kvpool.live.migration import Migrator
 from serving.values.kv_hints import BlockClaim, ClaimedBlocks, ClaimKind, HintAction, HintOutcome, HintStatus, HintVerb
 from tests.kvpool.client_case import BLOCK, SPACE, chain, filled, soon
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.kvpool.test_context_cache import Instance
 
 
 def claim_of(hashes: list[BlockHash], session: str = "s") -> BlockClaim:
@@ -35,12 +35,14 @@ def test_claims_and_hints_reach_all_servers_and_survive_a_drain() -> None:
 def test_an_instance_claims_what_it_has_stored_and_a_dead_pool_costs_nothing() -> None:
     hashes = chain(6)
     with PoolCluster(2) as pool:
-        one = Instance(pool)
-        one.cache.store("default", hashes, one.fill(hashes))
-        one.cache.claim("default", [claim_of(hashes), claim_of(hashes[:2], "other")])
-        assert one.cache.facts()["counters"]["blocks_claimed"] == 8
         client = pool.client()
+        arena = memoryview(bytearray(6 * BLOCK))
+        cache = PoolContextCache([pool.client()], pool.client(), layout=SPACE.layout, arena=arena, block_bytes=BLOCK)
+        cache.store("default", hashes, [BlockId(index) for index in range(6)])
+        cache.claim("default", [claim_of(hashes), claim_of(hashes[:2], "other")])
+        assert cache.facts()["counters"]["blocks_claimed"] == 8
         assert [facts.session for facts in client.sessions("default", 1, soon())] == ["other"]
         assert len(client.sessions("default", 9, soon())) == 2
-    one.cache.claim("default", [claim_of(hashes)])
-    assert one.cache.facts()["counters"]["blocks_claimed"] == 8
+    cache.claim("default", [claim_of(hashes)])
+    assert cache.facts()["counters"]["blocks_claimed"] == 8
+    cache.close()

@@ -269,8 +269,7 @@ class LiveSequence:
         self.num_published = 0  # leading blocks that no longer need publishing
         self.next_full = 0  # computed tokens from which on another block may be full
         self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
-        self.num_claimed = -1  # leading rows that were claimed for the session; -1 = no claim was made
-        self.num_slid = 0  # leading rows of the table without their sliding blocks
+        self.num_slid, self.num_claimed = 0, -1  # leading rows without sliding blocks; rows claimed, -1 = not yet
         self.pool_use: PoolUse | None = None
         """The pool's result at the first admission; None without a pool or a lookup."""
         self.ticket = ticket

@@ -224,9 +224,9 @@ class BatchMove(Generic[_E]):
         owners = {entry.hash: self._owner(entry) for entry in self._safe}
         effects: list[PoolEffect] = []
         for owner in dict.fromkeys(owners.values()) if claims else ():
-            parts = tuple([only(claim, lambda hash, owner=owner: owners.get(hash) == owner) for claim in claims])
+            theirs = {hash for hash, name in owners.items() if name == owner}
             if owner is not None:
-                effects.append(PoolPost(owner, Claim(self._space, parts), until))
+                effects.append(PoolPost(owner, Claim(self._space, tuple([only(one, theirs) for one in claims])), until))
         self._await = Committed
         return [*effects, PoolAsk(self._home, Drop(self._safe_versions()), until)]
 

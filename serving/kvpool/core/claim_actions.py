@@ -1,4 +1,4 @@
-"""What a memory server does with claims and hints: changes claims, and moves the blocks of a session between tiers."""
+"""Claims and hints on one memory server: changes of claims, and moves of a session's blocks between tiers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice

@@ -37,7 +37,7 @@ class ClaimRun:
 
     __slots__ = ("at", "cut", "kind", "live", "owner", "since", "ttl_s", "until", "versions")
 
-    def __init__(self, owner: "Owner", kind: ClaimKind, ttl_s: float, since: float, versions: list[int]) -> None:
+    def __init__(self, owner: "ClaimOwner", kind: ClaimKind, ttl_s: float, since: float, versions: list[int]) -> None:
         self.owner = owner
         self.kind = kind
         self.ttl_s = ttl_s
@@ -47,7 +47,7 @@ class ClaimRun:
         self.live = False
 
 
-class Owner:
+class ClaimOwner:
     """A namespace with the runs that guard blocks for it, those claimed or renewed longest ago first."""
 
     __slots__ = ("account", "limits", "pins", "retains")

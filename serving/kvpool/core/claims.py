@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 
 from serving.ids import BlockHash
-from serving.kvpool.core.claim_runs import ClaimLimits, ClaimRun, Owner
+from serving.kvpool.core.claim_runs import ClaimLimits, ClaimOwner, ClaimRun
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.guards import Guards
 from serving.kvpool.core.manager_stats import Counters
@@ -57,7 +57,7 @@ class ClaimSession:
 class _Tenant:
     __slots__ = ("owner", "sessions")
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ClaimOwner) -> None:
         self.owner = owner
         self.sessions: OrderedDict[str, ClaimSession] = OrderedDict()
 
@@ -260,7 +260,7 @@ class ClaimBook:
     def _open(self, namespace: str, account: Account, name: str, branch: str) -> tuple[ClaimSession, Branch]:
         tenant = self._tenants.get(namespace)
         if tenant is None:
-            tenant = self._tenants[namespace] = _Tenant(Owner(account, self._limits.get(namespace, _NO_LIMITS)))
+            tenant = self._tenants[namespace] = _Tenant(ClaimOwner(account, self._limits.get(namespace, _NO_LIMITS)))
         session = tenant.sessions.get(name)
         if session is None:
             while len(tenant.sessions) >= self._most_sessions:

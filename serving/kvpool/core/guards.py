@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from serving.errors import LedgerError
-from serving.kvpool.core.claim_runs import ClaimRun, Owner
+from serving.kvpool.core.claim_runs import ClaimOwner, ClaimRun
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.server_settings import ClaimSettings
@@ -59,8 +59,8 @@ class Guards:
         self._retain_budget = int(settings.retain_share * capacity_bytes)
         self._pin_budget = int(settings.pin_share * capacity_bytes)
         self._max_ttl_s = settings.max_ttl_s
-        # At most one item of each run, corrected when it surfaces: deadlines only move back.
-        self._due: list[tuple[float, int, ClaimRun]] = []
+        # At most one item of each run, corrected when it surfaces: deadlines only move back. Always the same lists.
+        self.due: list[tuple[float, int, ClaimRun]] = []
         self._order: list[tuple[float, int, ClaimRun]] = []
         self._numbers = 0
         self._sweep_at = _SWEEP_AT
@@ -68,13 +68,13 @@ class Guards:
     @property
     def next_due(self) -> float | None:
         """No run ends by itself before this."""
-        return self._due[0][0] if self._due else None
+        return self.due[0][0] if self.due else None
 
     # Beginning and end of a run
 
     def start(
         self,
-        owner: Owner,
+        owner: ClaimOwner,
         kind: ClaimKind,
         ttl_s: float,
         versions: list[int],
@@ -169,7 +169,7 @@ class Guards:
 
     def expire(self, now: float) -> None:
         """End runs whose deadline has passed, a bounded number: the next call continues."""
-        due, left = self._due, _EXPIRED_AT_ONCE
+        due, left = self.due, _EXPIRED_AT_ONCE
         while due and due[0][0] <= now and left > 0:
             _until, number, run = due[0]
             if run.live and run.until > now:
@@ -222,7 +222,7 @@ class Guards:
 
     # Budgets
 
-    def settle(self, owner: Owner, new: Sequence[ClaimRun] = ()) -> list[ClaimRun]:
+    def settle(self, owner: ClaimOwner, new: Sequence[ClaimRun] = ()) -> list[ClaimRun]:
         """Clip the namespace's own oldest claims until it is within its limits, and the server within its budgets.
 
         Pins beyond their budget become ordinary claims.
@@ -246,11 +246,11 @@ class Guards:
                 self._delist(run)
         return rest
 
-    def _pins_over(self, owner: Owner) -> bool:
+    def _pins_over(self, owner: ClaimOwner) -> bool:
         limit = owner.limits.pin_bytes
         return self.pinned_bytes > self._pin_budget or (limit is not None and owner.account.pinned_bytes > limit)
 
-    def _retains_over(self, owner: Owner) -> bool:
+    def _retains_over(self, owner: ClaimOwner) -> bool:
         limit = owner.limits.retain_bytes
         over = self.retained_bytes > self._retain_budget
         return over or (limit is not None and owner.account.retained_bytes > limit)
@@ -287,17 +287,17 @@ class Guards:
                 self._reordered(entry)
         run.cut, run.live = len(run.versions), True
         self._numbers += 1
-        heappush(self._due, (run.until, self._numbers, run))
+        heappush(self.due, (run.until, self._numbers, run))
         self._enlist(run)
 
     def _sweep(self) -> None:
         """Drop the items of ended runs from both heaps once they are the greater part."""
-        if len(self._due) > self._sweep_at:
-            self._due = [(run.until, number, run) for _until, number, run in self._due if run.live]
+        if len(self.due) > self._sweep_at:
+            self.due[:] = [(run.until, number, run) for _until, number, run in self.due if run.live]
             self._order = [(run.until, number, run) for _until, number, run in self._order if run in run.owner.retains]
-            heapify(self._due)
+            heapify(self.due)
             heapify(self._order)
-            self._sweep_at = 2 * len(self._due) + _SWEEP_AT
+            self._sweep_at = 2 * len(self.due) + _SWEEP_AT
 
     def _extend(self, run: ClaimRun, now: float) -> None:
         limit = run.owner.limits.max_ttl_s

@@ -60,6 +60,7 @@ class MemoryManager:
         self.claims = Claims(self._inventory, self._spills, self._promotions)
         """Claims and hints."""
         self._prefetches = Prefetches(self._inventory, self._promotions)
+        self._claims_due = self._inventory.guards.due
         self._held = 0
         self._last_tick = float("-inf")
 
@@ -392,7 +393,8 @@ class MemoryManager:
             for entry in self._leases.expire(now):
                 self._inventory.unpinned(entry)
             self._counters.leases_expired = self._leases.expired
-        self.claims.expire(now)
+        if self._claims_due and self._claims_due[0][0] <= now:
+            self.claims.expire(now)
         self._writers.expire(now)
 
     def _room_may_be_free(self, now: float) -> None:

@@ -1,6 +1,7 @@
 """Claims and hints on one memory server."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def hint(
     return manager.claims.hint(namespace, HintAction(verb, session, branch, hashes, ttl_s), now)
 
 
-def full(pages: int = 8, **settings: object) -> MemoryManager:
+def full(pages: int = 8, **settings: Any) -> MemoryManager:
     """A server whose pages hold 0, 1, 2, ... in this order of use."""
     manager = small_manager(slabs=pages // 4, **settings)
     put(manager, *range(pages))
