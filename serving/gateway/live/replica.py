@@ -44,7 +44,7 @@ from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, Gateway
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
-from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
+from serving.gateway.live.response_places import response_limits, stored_responses, work_limits
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
@@ -130,17 +130,15 @@ class GatewayDeployment:
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
-        self._responses = response_store(config, self._settings(config).keep)
-        self._background = background_runs(config, gateway, self._metrics.clock)
+        self._responses, self._background = stored_responses(config, gateway, self._metrics.clock)
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
         self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
-        endless += [self._background.watch()]
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
-        self._tasks = [asyncio.create_task(task) for task in endless]
+        self._tasks = [asyncio.create_task(task) for task in (*endless, self._background.watch())]
         if self._http is not None:
             await self._know_instances()
             self._tasks.append(asyncio.create_task(self._http.serve()))
