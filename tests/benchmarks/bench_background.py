@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.conditions import Figure, conditions, make_parser, report, show_conditions
-from tests.gateway.api.killed_gateways import LENGTH, LIMITS, model_in, rounds
+from tests.gateway.api.killed_gateways import LENGTH, LIMITS, rounds
 from tests.gateway.api.support import write_model_folder
 from tests.kvpool.redis_process import RedisProcess
 
@@ -23,7 +23,7 @@ def main() -> None:
     found = conditions(None, kills=args.repeats, responses=AT_ONCE, tokens=LENGTH, lease_s=LIMITS.lease_s)
     show_conditions(found)
     with tempfile.TemporaryDirectory() as folder:
-        model, redis = model_in(write_model_folder(Path(folder))), RedisProcess(Path(folder))
+        model, redis = write_model_folder(Path(folder)), RedisProcess(Path(folder))
         redis.start()
         try:
             outcomes = rounds(model, redis.url, args.repeats, seed=1, at_once=AT_ONCE)

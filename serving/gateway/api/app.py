@@ -36,7 +36,13 @@ from serving.gateway.api.page_routes import page_router
 from serving.gateway.api.pages.document import StartFacts
 from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.responses.kept import MemoryResponseStore, ResponseShelf, ResponseStore
-from serving.gateway.api.responses.routes import RESPONSES_EXCHANGES, kept_responses_router, responses_router
+from serving.gateway.api.responses.routes import (
+    RESPONSES_EXCHANGES,
+    compaction_router,
+    ended_responses_router,
+    kept_responses_router,
+    responses_router,
+)
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.gateway.api.running_requests import RunningRequests
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -91,7 +97,9 @@ def create_app(
     for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf, runs))
-    app.include_router(kept_responses_router(shelf, runs, cancels, settings.request_timeout_s))
+    app.include_router(compaction_router(endpoint, shelf))
+    app.include_router(kept_responses_router(shelf, runs, settings.request_timeout_s))
+    app.include_router(ended_responses_router(shelf, runs, cancels))
     batches = batches or batch_shelf_in_memory(settings)
     app.include_router(files_router(batches))
     app.include_router(batches_router(endpoint, batches))

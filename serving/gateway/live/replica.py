@@ -49,7 +49,7 @@ from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.prefix_finder import LivePrefixFinder
-from serving.gateway.live.response_places import background_runs, response_limits, response_store, work_limits
+from serving.gateway.live.response_places import response_limits, stored_responses, work_limits
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
@@ -137,8 +137,7 @@ class GatewayDeployment:
         self._pool_admin = self._admin(gateway, metered)
         prefetcher = self._backend.prefetcher
         self._hints = None if prefetcher is None else LiveKvHints(prefetcher.links)
-        self._responses = response_store(config, self._settings(config).keep)
-        self._background = background_runs(config, gateway, self._metrics.clock)
+        self._responses, self._background = stored_responses(config, gateway, self._metrics.clock)
         self._batches = batch_shelf(config)
         self._app = CurrentApp(self._make_app())
         salt_of, busy = partial(namespace_salt, pool_salt), self._backend.has_waiting
@@ -147,11 +146,10 @@ class GatewayDeployment:
             self._pool.start()
         self._http = make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
-        endless += [self._background.watch()]
         endless.append(self._batch_runner.run())
         if config.cluster.ray_metrics:
             endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
-        self._tasks = [asyncio.create_task(task) for task in endless]
+        self._tasks = [asyncio.create_task(task) for task in (*endless, self._background.watch())]
         if self._http is not None:
             await self._know_instances()
             self._tasks.append(asyncio.create_task(self._http.serve()))

@@ -24,15 +24,18 @@ def work_limits(gateway: GatewayConfig) -> WorkLimits:
     return WorkLimits(gateway.background_responses, kept.size_bytes, kept.seconds, gateway.background_lease_s)
 
 
-def background_runs(config: ServeConfig, owner: str, clock: Callable[[], float]) -> BackgroundRuns:
-    """The background responses of a gateway.
+def stored_responses(
+    config: ServeConfig, owner: str, clock: Callable[[], float]
+) -> tuple[ResponseStore | None, BackgroundRuns]:
+    """The store of a gateway's responses, see `response_store`, and its background responses.
 
     Args:
         owner: the gateway. clock: of its own memory.
     Raises: ConfigError.
     """
     limits = work_limits(config.gateway)
-    return BackgroundRuns(work_store("response", config, limits) or MemoryWorkStore(limits, clock), owner)
+    runs = BackgroundRuns(work_store("response", config, limits) or MemoryWorkStore(limits, clock), owner)
+    return response_store(config, response_limits(config.gateway)), runs
 
 
 def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | None:

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +38,8 @@ LENGTH = 150
 """Tokens of a response."""
 LIMITS = WorkLimits(lease_s=1.0)
 _SETTING = "[kvcache] directory"
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload([__name__])  # a process starts quickly, and inherits no threads of the tests
 
 
 def said(spec: SequenceSpec, per_update: int = 1) -> Script:
@@ -50,8 +52,9 @@ def said(spec: SequenceSpec, per_update: int = 1) -> Script:
     )
 
 
-def serve(model: ServedModel, url: str, listener: socket.socket, cut: int) -> None:
+def serve(folder: Path, url: str, listener: socket.socket, cut: int) -> None:
     """Run one gateway until it is killed."""
+    model = model_in(folder)
 
     async def run() -> None:
         runs = BackgroundRuns(RedisWorkStore("response", url, LIMITS, _SETTING, 20.0), poll_s=0.02)
@@ -71,16 +74,16 @@ def serve(model: ServedModel, url: str, listener: socket.socket, cut: int) -> No
 class Gateway:
     """One process."""
 
-    process: ForkProcess
+    process: ForkServerProcess
     url: str
 
     @classmethod
-    def started(cls, model: ServedModel, redis_url: str, cut: int) -> Self:
+    def started(cls, folder: Path, redis_url: str, cut: int) -> Self:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            process = multiprocessing.get_context("fork").Process(target=serve, args=(model, redis_url, listener, cut))
+            process = _SERVER.Process(target=serve, args=(folder, redis_url, listener, cut))
             process.start()
         return cls(process, url)
 
@@ -163,20 +166,21 @@ async def go_on(outcome: Outcome, gateway: Gateway) -> None:
     assert again.events == outcome.events, "what the client has is what is stored"
 
 
-def rounds(model: ServedModel, redis_url: str, count: int, seed: int, at_once: int = 1) -> list[Outcome]:
+def rounds(folder: Path, redis_url: str, count: int, seed: int, at_once: int = 1) -> list[Outcome]:
     """Responses by gateways that are killed.
 
     Args:
+        folder: of the model.
         count: gateways that are killed.
         at_once: responses that each of them generates then.
     Raises: AssertionError at the first event that is lost or doubled.
     """
-    chance = random.Random(seed)
+    chance, model = random.Random(seed), model_in(folder)
     prompt = tuple(model.tokenizer.encode("<|bos|><|user|>user: hi<|assistant|>", add_special_tokens=False))
-    outcomes, gateways = [], [Gateway.started(model, redis_url, 1)]
+    outcomes, gateways = [], [Gateway.started(folder, redis_url, 1)]
     try:
         for number in range(count):
-            gateways.append(Gateway.started(model, redis_url, chance.randint(1, 7)))
+            gateways.append(Gateway.started(folder, redis_url, chance.randint(1, 7)))
             first = gateways.pop(0)
             seeds = [(seed * 1000 + number) * 100 + index for index in range(at_once)]
             after = chance.randint(at_once, at_once * LENGTH // 8)

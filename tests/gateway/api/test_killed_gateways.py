@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from serving.gateway.api.settings import ServedModel
 from tests.gateway.api.killed_gateways import rounds
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 
 pytestmark = needs_redis
 
 
-def test_a_killed_gateways_response_is_continued(served: ServedModel, tmp_path: Path) -> None:
+def test_a_killed_gateways_response_is_continued(model_folder: Path, tmp_path: Path) -> None:
     redis = RedisProcess(tmp_path)
     redis.start()
     try:
-        outcomes = rounds(served, redis.url, 1, seed=1, at_once=3)
+        outcomes = rounds(model_folder, redis.url, 1, seed=1, at_once=3)
     finally:
         redis.end()
     assert all(0 < one.before < len(one.events) for one in outcomes)

@@ -16,7 +16,7 @@ from serving.gateway.api.generation_response import STREAM_HEADERS, until_discon
 from serving.gateway.api.http.request_ids import trace_names
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.background import BackgroundRequest
-from serving.gateway.api.responses.background_runs import Accepted, BackgroundRuns
+from serving.gateway.api.responses.background_runs import AcceptedBackground, BackgroundRuns
 from serving.gateway.api.responses.form import ResponseFrame
 from serving.gateway.api.responses.kept import ResponseShelf
 from serving.gateway.api.responses.schema import ResponsesRequest
@@ -59,7 +59,7 @@ def accepted(
     frame: ResponseFrame,
     tenant: Tenant,
     settings: ApiSettings,
-) -> Accepted:
+) -> AcceptedBackground:
     """A translated request, ready to be stored.
 
     Args:
@@ -77,7 +77,9 @@ def accepted(
         tenant.weight,
         tenant.may_see_system,
     )
-    return Accepted(stored, replace(order, response_id=str(order.job.request_id)), frame, *trace_names(request.scope))
+    return AcceptedBackground(
+        stored, replace(order, response_id=str(order.job.request_id)), frame, *trace_names(request.scope)
+    )
 
 
 def streams(request: Request) -> bool:

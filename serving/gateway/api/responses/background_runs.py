@@ -49,7 +49,7 @@ EndedBy = tuple[str, Json | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedBackground:
     """A translated background request.
 
     Args:
@@ -100,7 +100,7 @@ class BackgroundRuns:
 
     # ---- from its request to its end ---------------------------------------------------------------------------------
 
-    async def start(self, accepted: Accepted, arrived: float) -> Json:
+    async def start(self, accepted: AcceptedBackground, arrived: float) -> Json:
         """Store a request, and generate its response.
 
         Returns: the response, queued.
@@ -181,12 +181,12 @@ class BackgroundRuns:
             del self._tasks[key], self._works[key]
             work.signal.set()
 
-    def _submitted(self, accepted: Accepted, arrived: float) -> RequestRun:
+    def _submitted(self, accepted: AcceptedBackground, arrived: float) -> RequestRun:
         services = self._bound[0]
         tokenizer, metrics = services.model.tokenizer, services.metrics
         return RequestRun(accepted.order, services.backend, tokenizer, metrics, arrived, accepted.names, accepted.trace)
 
-    async def _run(self, work: OwnedWork, accepted: Accepted, run: RequestRun, stored: list[Json]) -> None:
+    async def _run(self, work: OwnedWork, accepted: AcceptedBackground, run: RequestRun, stored: list[Json]) -> None:
         (services, shelf), order = self._bound, accepted.order
         settings, items = services.settings, _items(accepted.request, order)
         encoder = ResponseEvents(Answering(order, run.choices, services.model.tokenizer), accepted.frame)
@@ -231,7 +231,9 @@ class BackgroundRuns:
             return
         await self._run(work, accepted, run, stored)
 
-    async def _translated(self, work: OwnedWork, request: BackgroundRequest, known: Json, left_s: float) -> Accepted:
+    async def _translated(
+        self, work: OwnedWork, request: BackgroundRequest, known: Json, left_s: float
+    ) -> AcceptedBackground:
         """The order of a stored request, with the names and times of its first run."""
         services = self._bound[0]
         model, settings = services.model, services.settings
@@ -247,7 +249,7 @@ class BackgroundRuns:
         job = structs.replace(order.job, sequences=sequences)
         order = replace(order, response_id=work.name, created=request.created, job=job)
         fields = {name: value for name, value in known.items() if name not in _OWN_FIELDS}
-        return Accepted(request, order, frame_of(fields, request.request(), asked))
+        return AcceptedBackground(request, order, frame_of(fields, request.request(), asked))
 
     async def _end(self, work: OwnedWork, request: BackgroundRequest, stored: list[Json], how: EndedBy) -> None:
         """End a response that is not generated again."""

@@ -95,6 +95,26 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
 
     @router.post(
+        "/responses/input_tokens",
+        openapi_extra=request_body("ResponsesRequest"),
+        responses=answers(ResponseInputTokens, *_ERRORS),
+    )
+    async def input_tokens(request: Request) -> Response:
+        """Count the tokens of a conversation, as the same request to /v1/responses would."""
+        body = await endpoint.read(request, ResponsesRequest)
+        found = await _conversation(endpoint, shelf, request, body)
+        with found.asked.words.spoken():
+            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, found.text))
+        return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
+
+    return router
+
+
+def compaction_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter:
+    """The route of compactions."""
+    router = APIRouter(prefix="/v1", tags=["generation"])
+
+    @router.post(
         "/responses/compact",
         openapi_extra=request_body("ResponsesRequest"),
         responses=answers(CompactedResponse, *_ERRORS),
@@ -114,19 +134,6 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf, runs: Backgr
         order = await _order(endpoint, request, body, found)
         kept = kept_items(said_by_user([*found.earlier, *found.given]), item_stem(order.response_id))
         return endpoint.answer(order, compaction_form(frame_of({}, body, found.asked), kept), arrived)
-
-    @router.post(
-        "/responses/input_tokens",
-        openapi_extra=request_body("ResponsesRequest"),
-        responses=answers(ResponseInputTokens, *_ERRORS),
-    )
-    async def input_tokens(request: Request) -> Response:
-        """Count the tokens of a conversation, as the same request to /v1/responses would."""
-        body = await endpoint.read(request, ResponsesRequest)
-        found = await _conversation(endpoint, shelf, request, body)
-        with found.asked.words.spoken():
-            ids = await endpoint.at_desk(request, lambda: input_ids(body, model, found.text))
-        return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
 
     return router
 
@@ -192,18 +199,13 @@ CANCEL_S = 2.0
 """How long a cancelled response is waited for; it ends anyway."""
 
 
-def kept_responses_router(
-    shelf: ResponseShelf, runs: BackgroundRuns, cancels: Cancels, stream_s: float = 600.0
-) -> APIRouter:
+def kept_responses_router(shelf: ResponseShelf, runs: BackgroundRuns, stream_s: float) -> APIRouter:
     """Routes of stored responses, each accessible to its own namespace only.
 
     Args:
         stream_s: longest stream of events.
     """
     router = APIRouter(prefix="/v1/responses", tags=["generation"])
-
-    async def found(namespace: str, response_id: str) -> KeptResponse:
-        return await runs.find(namespace, response_id) or await shelf.find(namespace, response_id, PATH_PARAM)
 
     events = named_event_stream(*RESPONSE_EVENTS)
 
@@ -219,12 +221,34 @@ def kept_responses_router(
         if not streams(request):
             if "starting_after" in request.query_params:
                 raise invalid("starting_after", "needs stream=true")
-            return json_response((await found(namespace, response_id)).response)
+            return json_response((await _found(shelf, runs, namespace, response_id)).response)
         if (item := await runs.state(namespace, response_id)) is None:
             await shelf.find(namespace, response_id, PATH_PARAM)
             raise invalid("stream", "needs a background response whose events are stored; this one is read as a whole")
         start = first_event(request, item.records - 1)
         return StoredEvents(runs.events(namespace, response_id, start), stream_s)
+
+    @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
+    async def input_items(request: Request, response_id: str) -> Response:
+        """Input items of a response, including those of the conversation before it."""
+        limit, newest_first = _limit(request), _newest_first(request)
+        items = (await _found(shelf, runs, tenant_of(request).namespace, response_id)).items
+        items = items[::-1] if newest_first else items
+        if (after := request.query_params.get("after")) is not None:
+            place = next((i for i, item in enumerate(items) if item["id"] == after), None)
+            if place is None:
+                raise invalid("after", "is not an item of this response")
+            items = items[place + 1 :]
+        page = items[:limit]
+        ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
+        return json_response({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+
+    return router
+
+
+def ended_responses_router(shelf: ResponseShelf, runs: BackgroundRuns, cancels: Cancels) -> APIRouter:
+    """Routes that delete or cancel a response, each accessible to its own namespace only."""
+    router = APIRouter(prefix="/v1/responses", tags=["generation"])
 
     @router.delete("/{response_id}", responses=answers(ResponseDeleted, 404, 503))
     async def delete(request: Request, response_id: str) -> Response:
@@ -244,32 +268,22 @@ def kept_responses_router(
     async def cancel(request: Request, response_id: str) -> Response:
         """Cancel a background response. Once more, it returns the same; one that has ended otherwise is a 400."""
         namespace = tenant_of(request).namespace
-        response = (await found(namespace, response_id)).response
+        response = (await _found(shelf, runs, namespace, response_id)).response
         if await runs.cancel(namespace, response_id):
             await cancels.cancel((response_id,), namespace)
             await runs.ended(namespace, response_id, CANCEL_S)
-            response = (await found(namespace, response_id)).response
+            response = (await _found(shelf, runs, namespace, response_id)).response
         if (status := response["status"]) != "cancelled":
             words = f"names a response that is {status}; only a background response in progress can be cancelled"
             raise invalid(PATH_PARAM, words)
         return json_response(response)
 
-    @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
-    async def input_items(request: Request, response_id: str) -> Response:
-        """Input items of a response, including those of the conversation before it."""
-        limit, newest_first = _limit(request), _newest_first(request)
-        items = (await found(tenant_of(request).namespace, response_id)).items
-        items = items[::-1] if newest_first else items
-        if (after := request.query_params.get("after")) is not None:
-            place = next((i for i, item in enumerate(items) if item["id"] == after), None)
-            if place is None:
-                raise invalid("after", "is not an item of this response")
-            items = items[place + 1 :]
-        page = items[:limit]
-        ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
-        return json_response({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
-
     return router
+
+
+async def _found(shelf: ResponseShelf, runs: BackgroundRuns, namespace: str, response_id: str) -> KeptResponse:
+    """A response, in its present state if it is a background one."""
+    return await runs.find(namespace, response_id) or await shelf.find(namespace, response_id, PATH_PARAM)
 
 
 def _limit(request: Request) -> int:
