@@ -13,6 +13,9 @@ BOUNDS = ("hardware.nesting", "loadgen.json_text")
 NEED_NONE = {
     "serving.gateway.api.tokenizer": "reads what `tokenizers` wrote a moment before",
     "serving.kvpool.live.redis_store": "its records are typed, and written by the control service alone",
+    "serving.gateway.api.batches.files": "a gateway wrote it, in a typed form",
+    "serving.gateway.api.batches.shelf": "a gateway wrote it, in a typed form",
+    "serving.gateway.live.redis_work": "its items are typed, and written by gateways alone",
     "serving.gateway.api.responses.kept": "a gateway wrote it, of bodies that were read within a bound",
     "serving.cluster.identity": "its values are typed, and written by the system alone",
     "serving.cluster.model_parcels": "its values are typed, and written by the system alone",

@@ -135,16 +135,9 @@ class GatewayDeployment:
         self._drain, self._members_read = GatewayDrain(), asyncio.Event()
         self._timelines = SharedTimelines(shelf, self._peers)
         self._pool_admin = self._admin(gateway, metered)
-        prefetcher = self._backend.prefetcher
-        self._hints = None if prefetcher is None else LiveKvHints(prefetcher.links)
-        self._responses, self._background = stored_responses(config, gateway, self._metrics.clock)
-        self._batches = batch_shelf(config)
-        self._app = CurrentApp(self._make_app())
-        salt_of, busy = partial(namespace_salt, pool_salt), self._backend.has_waiting
-        self._batch_runner = batch_runner(config, self._batches, f"gateway-{gateway}", self._app, salt_of, busy)
+        self._open_app(gateway, pool_salt)
         if self._pool is not None:
             self._pool.start()
-        self._http = make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         endless.append(self._batch_runner.run())
         if config.cluster.ray_metrics:
@@ -155,6 +148,17 @@ class GatewayDeployment:
             self._tasks.append(asyncio.create_task(self._http.serve()))
             await self._http.opened()  # Serve stops an older gateway once this one is ready
         gc.freeze()  # the collector would walk the imported modules' objects while streams wait, for 50 ms and more
+
+    def _open_app(self, gateway: GatewayId, pool_salt: bytes) -> None:
+        """Build the application, its server, and the runner that sends lines of batches to it."""
+        config, prefetcher = self._config, self._backend.prefetcher
+        self._hints = None if prefetcher is None else LiveKvHints(prefetcher.links)
+        self._responses, self._background = stored_responses(config, gateway, self._metrics.clock)
+        self._batches = batch_shelf(config)
+        self._app = CurrentApp(self._make_app())
+        self._http = make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
+        salt_of, busy = partial(namespace_salt, pool_salt), self._backend.has_waiting
+        self._batch_runner = batch_runner(config, self._batches, f"gateway-{gateway}", self._app, salt_of, busy)
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.

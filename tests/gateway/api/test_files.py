@@ -75,7 +75,7 @@ async def test_the_official_client_runs_a_batch(served: ServedModel, url: str) -
             input_file_id=file.id,
             endpoint=url,
             completion_window="24h",
-            metadata={"a": "b"},  # type: ignore[arg-type]
+            metadata={"a": "b"},
         )
         async with asyncio.timeout(60):
             while batch.status != "completed":

@@ -73,10 +73,11 @@ def fine(harness: Harness, path: str, more: dict[str, Any]) -> None:
 
 
 def test_every_route_with_a_body_is_tried(harness: Harness) -> None:
-    paths = harness.app.openapi()["paths"]
-    assert {path for path, methods in paths.items() for one in methods.values() if "requestBody" in one} == {
-        path.replace("/default", "/{name}") for path in ROUTES
-    }
+    found = set()
+    for path, methods in harness.app.openapi()["paths"].items():
+        if any("application/json" in one.get("requestBody", {}).get("content", {}) for one in methods.values()):
+            found.add(path)
+    assert found == {path.replace("/default", "/{name}") for path in ROUTES}
 
 
 @pytest.mark.parametrize("path", ROUTES)

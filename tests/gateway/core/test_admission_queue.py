@@ -19,10 +19,6 @@ from serving.gateway.core.gateway_admission import (
     Reservation,
     RetryReservations,
 )
-from serving.gateway.core.waiting_room import queued_request
-from serving.ids import RequestId, SequenceId
-from serving.values.jobs import GenerationJob
-from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.throughput import MAX_RETRY_S
 
 LIMITS = AdmissionLimits(max_queued_requests=4, max_queued_tokens=1000, max_running_sequences=2)
@@ -249,26 +245,6 @@ def test_nobody_waits_for_ever(priorities: list[int]) -> None:
             break
         lines.add(asks(1000 + starts, 1, priority=-(2**31)))  # a more important request is always queued
     assert starts <= OLDEST_EVERY
-
-
-def test_background_requests_start_when_no_other_waits_and_cost_the_others_nothing() -> None:
-    lines, background = FairLines(), 1 << 62
-    for n in range(20):
-        lines.add(asks(n, 10, key="a/background", priority=background))
-    assert [start_next(lines).key for _ in range(8)] == ["a/background"] * 8
-    for n in range(20, 40):
-        lines.add(asks(n, 10, key="ab"[n % 2]))
-    assert lines.share("a", 1.0) == 0.5, "a background line takes no share"
-    assert Counter(start_next(lines).key for _ in range(20)) == {"a": 10, "b": 10}, "not even every eighth start"
-    lines.check()
-    assert start_next(lines).key == "a/background"
-
-
-def test_a_background_request_has_a_line_of_its_own_and_none_in_instances() -> None:
-    spec = SequenceSpec(SequenceId("s"), (1,), SamplingParams(max_tokens=4), priority=1 << 62)
-    job = GenerationJob(RequestId("r"), (spec,), key="acme/1")
-    assert queued_request(1, job, 0.0).key == "acme/1/background"
-    assert SHARED.line("acme/1", spec.priority) == 0 != SHARED.line("acme/1")
 
 
 def worked(limits: AdmissionLimits = LIMITS) -> tuple[AdmissionQueue, float]:
