@@ -4,9 +4,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -118,7 +119,7 @@ class BackgroundRuns:
             await self.store.delete(namespace, name)
             raise
         events = [payload_of(event) for event in first]
-        self._spawn(work, self._run(work, accepted, run, events))
+        self._spawn(work, partial(self._run, work, accepted, run, events))
         response: Json = events[0]["response"]
         return response
 
@@ -130,7 +131,7 @@ class BackgroundRuns:
             item = await self.store.claim(namespace, name, self._owner)
             if item is not None:
                 work = OwnedWork(self.store, namespace, name, self._owner, item.records)
-                self._spawn(work, self._resume(work, item))
+                self._spawn(work, partial(self._resume, work, item))
 
     async def watch(self, period_s: float = SWEEP_S) -> None:
         """Sweep for ever."""
@@ -159,16 +160,16 @@ class BackgroundRuns:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: OwnedWork, running: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: OwnedWork, running: Callable[[], Awaitable[None]]) -> None:
         key = work.namespace, work.name
         self._works[key] = work
         self._tasks[key] = asyncio.create_task(self._guarded(work, running))
 
-    async def _guarded(self, work: OwnedWork, running: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: OwnedWork, running: Callable[[], Awaitable[None]]) -> None:
         key = work.namespace, work.name
         REQUEST.set(work.name)
         try:
-            await running
+            await running()
         except asyncio.CancelledError:  # this gateway stops
             with suppress(LeaseLostError, UnavailableError):
                 await work.release()

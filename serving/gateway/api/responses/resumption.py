@@ -111,7 +111,7 @@ class Resumption:
             skipped = min(len(event["logprobs"]), stored.logprobs - stored.passed)
             stored.passed += skipped
             rest["logprobs"] = event["logprobs"][skipped:]
-        return rest
+        return rest if rest["delta"] else None
 
 
 class ContinuedEvents:
