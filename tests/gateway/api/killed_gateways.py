@@ -20,9 +20,9 @@ from typing import Any, Self
 import httpx
 import uvicorn
 
-from hardware.nesting import parse_json
 from serving.gateway.api.app import create_app
 from serving.gateway.api.responses.background_runs import BackgroundRuns
+from serving.gateway.api.responses.resumption import payload_of
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.core.work_items import WorkLimits
@@ -128,9 +128,10 @@ async def read(outcome: Outcome, method: str, url: str, **asked: Any) -> None:
     with contextlib.suppress(httpx.TransportError):
         async with httpx.AsyncClient(timeout=60) as client, client.stream(method, url, **asked) as reply:
             assert reply.status_code == 200, await reply.aread()
-            async for line in reply.aiter_lines():
-                if line.startswith("data: "):
-                    outcome.events.append(parse_json(line.removeprefix("data: ")))
+            rest = b""
+            async for piece in reply.aiter_bytes():  # not lines: httpx also splits them at U+0085 and the like
+                *whole, rest = (rest + piece).split(b"\n\n")
+                outcome.events += [payload_of(event) for event in whole]
 
 
 async def one_round(first: Gateway, second: Gateway, after: int, seeds: Sequence[int]) -> list[Outcome]:
