@@ -275,7 +275,7 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
     [
         (
             ("max_head_bytes", "head_timeout_s", "body_timeout_s", "address_share"),
-            {"gateway/live/replica.py", "gateway/live/connections.py", "gateway/live/http_protocol.py"},
+            {f"gateway/live/{name}.py" for name in ("gateway_http_server", "connections", "http_protocol")},
         ),
         (
             ("short_weights", "workspace_share"),

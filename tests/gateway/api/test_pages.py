@@ -10,7 +10,7 @@ import pytest
 
 from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.openapi import BODIES, BODY_PARTS, FIELD_NOTES
-from serving.gateway.api.pages.api_page import EXAMPLES, type_text
+from serving.gateway.api.pages.api_page import EXAMPLES, FORMS, type_text
 from serving.gateway.api.pages.document import page_asset
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from tests.fakes.kv_hints import FakeKvHints
@@ -148,8 +148,10 @@ def test_an_example_names_what_is_to_be_put_in(whole: Harness) -> None:
 def test_examples_are_answered(whole: Harness) -> None:
     described: dict[str, Any] = request(whole.app, "GET", "/openapi.json").json()
     bodies = {path for path, methods in described["paths"].items() for one in methods.values() if "requestBody" in one}
-    assert bodies == EXAMPLES.keys()
+    assert bodies == EXAMPLES.keys() | FORMS.keys()
+    uploaded = request(whole.app, "POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}")})
     for path, body in EXAMPLES.items():
+        body = {**body, "input_file_id": uploaded.json()["id"]} if "input_file_id" in body else body
         assert post(whole.app, path.replace("{name}", "acme"), body).status_code == 200, path
 
 
