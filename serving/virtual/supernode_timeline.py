@@ -66,7 +66,7 @@ class Timeline:
                     sum(used[p.name] for p in node.prefills), sum(p.kv_blocks for p in node.prefills)
                 ),
                 decode_kv_share=_share(sum(used[d.name] for d in decodes), sum(d.kv_blocks for d in decodes)),
-                pool_share=node.pool.fill if node.pool is not None else 0.0,
+                pool_share=_share(*node.pool.memory_bytes) if node.pool is not None else 0.0,
                 prefill_npus=serving.get("prefill", 0),
                 decode_npus=sum(one.npus for one in decodes),
                 starting_npus=starting + growing,

@@ -49,7 +49,7 @@ def test_what_is_held_is_not_evicted_until_it_is_released_or_its_time_is_over() 
     pool.release(held.handle, 8.0)
     pool.release(held.handle, 8.0)
     assert pool.store("default", chain(2), 1, 8.0).stored == 8
-    assert (pool.counters.evicted, pool.counters.dropped, pool.fill) == (16, 8, 1.0)
+    assert (pool.counters.evicted, pool.counters.dropped, pool.memory_bytes[0]) == (16, 8, pool.memory_bytes[1])
     pool.check()
 
 
@@ -264,7 +264,7 @@ def test_wrong_names_and_wrong_books_are_told_and_without_servers_nothing_is_sto
     assert pool.store("default", chain(0), 1, 0.0).dropped == (("no server", 8),)
     assert found(pool, chain(0), 0.0) == 0
     assert pool.servers() == ()
-    assert pool.fill == 0.0
+    assert pool.memory_bytes[0] == 0
     assert pool.next_tick() is None
 
 
