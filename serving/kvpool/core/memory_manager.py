@@ -183,7 +183,7 @@ class MemoryManager:
         self._room_may_be_free(now)
 
     def hold(self, version: int, holder: int, now: float) -> bool:
-        """Keep an entry in DRAM at its place, without expiry: a process maps it. Returns: False if it is not in DRAM."""
+        """Keep an entry in DRAM at its place, since a process maps it. Returns: False if it is not in DRAM."""
         entry = self._inventory.visible(version)
         if entry is None or not entry.in_dram:
             return False
@@ -213,7 +213,7 @@ class MemoryManager:
         self.release(self._leases.versions_of(client), client, now)
 
     def distrust(self, version: int, now: float) -> bool:
-        """Hide an entry with wrong bytes, which is freed once neither leased nor held. Returns: False if it is unknown."""
+        """Hide an entry with wrong bytes, which is freed when nobody uses it. Returns: False if it is unknown."""
         entry = self._inventory.visible(version)
         if entry is None:
             return False
