@@ -227,11 +227,24 @@ def test_a_conversation_of_responses_is_one_session(app: FastAPI, hinted: Harnes
     assert (claim.session, len(claim.spans)) == (first, 1)
 
 
+def test_conversations_that_share_a_cache_key_do_not_supersede_each_other(app: FastAPI, hinted: Harness) -> None:
+    def branch(*words: str) -> str:
+        turns = [{"role": "assistant" if index % 2 else "user", "content": one} for index, one in enumerate(words)]
+        chat(app, messages=turns, prompt_cache_key="app", prompt_cache_retention="24h")
+        claim = claim_of(hinted)
+        assert claim is not None
+        assert claim.session == "app"
+        return claim.branch
+
+    assert branch("hi") == branch("hi", "yes?", "go on") != branch("ho") != ""
+
+
 def test_a_summary_ends_the_claims_of_what_it_replaces(app: FastAPI, hinted: Harness, servers: FakeKvHints) -> None:
     async def ask() -> httpx.Response:
         items = [{"role": "user", "content": MANY}, {"type": "compaction_trigger"}]
-        body = {"input": items, "prompt_cache_key": "s", "prompt_cache_retention": "24h"}
-        reply = await requested(app, "POST", "/v1/responses", json=body, **ACME)
+        body = {"input": items, "prompt_cache_key": "key", "prompt_cache_retention": "24h"}
+        headers = {**bearer("acme"), "session-id": "s"}
+        reply = await requested(app, "POST", "/v1/responses", json=body, headers=headers)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return reply

@@ -181,7 +181,7 @@ async def chat_hints(
     """
     if (headers := concerned(request, body)) is None:
         return order
-    session, ttl = named_session(headers, body.prompt_cache_key), retention(body)
+    session, ttl = named_session(headers, body.prompt_cache_key, messages=messages), retention(body)
     places = marked_places(messages) if _marked_parts(request) or body.prompt_cache_options is not None else []
     kept: list[Kept] = [] if ttl is None else [Kept(ttl)]
     if places:

@@ -1,12 +1,14 @@
 """The session that a request names, in the ways of different clients."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
+from xxhash import xxh3_64_hexdigest
 
 from hardware.nesting import parse_json
+from serving.gateway.api.schema import ChatMessage
 from serving.gateway.core.kv_hints import SessionName, check_session
 
 _CLAUDE, _CLAUDE_AGENT = b"x-claude-code-session-id", b"x-claude-code-agent-id"
@@ -23,18 +25,22 @@ def session_headers(request: Request) -> dict[bytes, str]:
 
 
 def named_session(
-    headers: Mapping[bytes, str], key: str | None = None, metadata: Mapping[str, Any] | None = None
+    headers: Mapping[bytes, str],
+    key: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    messages: Sequence[ChatMessage] = (),
 ) -> SessionName | None:
     """The session of a request; None if it names none.
 
     Args:
         headers: as `session_headers` returns them.
-        key: the request's `prompt_cache_key`.
+        key: the request's `prompt_cache_key`. Many conversations may share it, so each is a branch of its own.
         metadata: of a Messages request.
+        messages: the conversation.
     Raises: InvalidRequestError, which names the field or header.
     """
     if key is not None:
-        return SessionName(check_session(key, "prompt_cache_key"))
+        check_session(key, "prompt_cache_key")
     if (session := headers.get(_CLAUDE)) is not None:
         check_session(session, _CLAUDE.decode())
         return SessionName(session, _branch(headers.get(_CLAUDE_AGENT, ""), _CLAUDE_AGENT))
@@ -42,7 +48,15 @@ def named_session(
         check_session(session, (_SESSION if _SESSION in headers else _THREAD).decode())
         thread = _branch(headers.get(_THREAD, ""), _THREAD)
         return SessionName(session, "" if thread == session else thread)
+    if key is not None:
+        return SessionName(key, _opening(messages))
     return None if metadata is None else _of_user(metadata.get("user_id"))
+
+
+def _opening(messages: Sequence[ChatMessage]) -> str:
+    """Digest of a conversation's first turn of the user, which all of its later requests repeat."""
+    first = next((one.content for one in messages if one.role == "user"), None)
+    return "" if first is None else xxh3_64_hexdigest(str(first).encode("utf-8", "surrogatepass"))
 
 
 def _branch(name: str, header: bytes) -> str:

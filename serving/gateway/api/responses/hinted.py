@@ -57,7 +57,7 @@ async def hinted_response(
     root, given, asked = found.root, found.given, found.asked
     if (headers := concerned(request, body)) is None and not root:
         return order
-    session = named_session(headers or {}, body.prompt_cache_key)
+    session = named_session(headers or {}, body.prompt_cache_key, messages=asked.chat.messages)
     ttl = retention(body)
     kept = [] if ttl is None else [Kept(ttl)]
     if session is None and (root or kept or body.kv_hints is not None):
