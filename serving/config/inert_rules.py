@@ -43,9 +43,8 @@ _SCALER_KEYS = (
 )
 _BOUNDS = "min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache"
 _CACHE_KEYS = (
-    "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
+    "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s salt"
     " prefetch_share get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory"
-    " salt"
 )
 _EVENT_KEYS = "endpoint replay publishers allow_remote form hashes namespaces buffer_batches max_waiting"
 _ROLES = "attention_ranks expert_ranks expert_npus expert_ub_memory_mib"
@@ -55,7 +54,10 @@ _OF_POOL = (
     *keys_of("simulation", "pool_gb_per_s pool_plane ssd_gb_per_s"),
 )
 
+_CLAIMS = keys_of("kvcache", "retain_share pin_share max_ttl_s sessions branches")
+
 _IN_VIRTUAL_TIME = (
+    Rule(VIRTUAL, _CLAIMS, "in virtual time: there no request claims its blocks"),
     Rule(
         VIRTUAL,
         keys_of("engine", "drafts draft_tokens lookup_tokens forced_tokens"),
@@ -350,7 +352,7 @@ _BY_CACHE = (
     ),
     Rule(
         SERVE,
-        ("namespaces.quota_mib",),
+        (*_CLAIMS, *keys_of("namespaces", "quota_mib retain_mib pin_mib max_ttl_s")),
         "with [kvcache] replicas = 0: there is no KV-cache pool to have a part of",
         when=_no_pool,
     ),

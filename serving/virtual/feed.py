@@ -8,12 +8,12 @@
 `gateway_s`, the gateway's time per request, is added to each arrival instead of being an event of its own.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from serving.virtual.event_queue import EventQueue
 from serving.virtual.journal_book import Book
+from serving.virtual.result import NO_PAUSE
 from serving.virtual.workload.columns import RequestStream, TraceRequest
 from serving.virtual.workload.jobs import JobTurn, TraceJob
 
@@ -158,7 +158,7 @@ class ArrivalFeed:
         self._book.next_turn = (
             job.job.number,
             len(job.job.turns),
-            turn.pause_s if turn.waits_for else math.nan,
+            turn.pause_s if turn.waits_for else NO_PAUSE,
             repeated,
         )
         self._enter(TraceRequest(sent_s, turn.prompt_tokens, turn.output_tokens, turn.blocks()), sent_s)

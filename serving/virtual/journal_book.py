@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from serving.config.scaling import SloConfig
 from serving.values.news import Tokens
 from serving.values.signals import Traffic
-from serving.virtual.result import DecisionRecord, Outcome, RequestColumns
+from serving.virtual.result import NO_PAUSE, DecisionRecord, Outcome, RequestColumns
 
 _KEPT_OF_A_KIND = 200
 _NAN = math.nan
-NO_JOB = -1, 0, _NAN, 0
+NO_JOB = -1, 0, NO_PAUSE, 0
 """`Book.next_turn` of a request that is of no job."""
 
 

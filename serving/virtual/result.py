@@ -8,6 +8,8 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+NO_PAUSE = -1.0
+"""In `RequestColumns.pause_s`: nothing came before."""
 ENGINE = "engine"
 """Entry of `SimResult.config` with the engine that the times hold for."""
 ACCURACY = "accuracy"
@@ -55,7 +57,7 @@ class RequestColumns:
     job_turns: "array[int]" = field(default_factory=lambda: array("q"))
     """Turns of that job in all; 0 without one."""
     pause_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """Pause in front of a job's turn; nan for its first turn, and without a job."""
+    """Pause in front of a job's turn; `NO_PAUSE` for its first turn, and without a job."""
     repeated_tokens: "array[int]" = field(default_factory=lambda: array("q"))
     """Leading prompt tokens that an earlier turn of the job had."""
 

@@ -16,6 +16,7 @@ NEED_NONE = {
     "serving.gateway.api.batches.files": "a gateway wrote it, in a typed form",
     "serving.gateway.api.batches.shelf": "a gateway wrote it, in a typed form",
     "serving.gateway.live.redis_work": "its items are typed, and written by gateways alone",
+    "serving.gateway.api.responses.background": "a gateway wrote it, of bodies that were read within a bound",
     "serving.gateway.api.responses.kept": "a gateway wrote it, of bodies that were read within a bound",
     "serving.cluster.identity": "its values are typed, and written by the system alone",
     "serving.cluster.model_parcels": "its values are typed, and written by the system alone",

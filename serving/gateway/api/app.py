@@ -94,27 +94,35 @@ def create_app(
     runs = background or BackgroundRuns(MemoryWorkStore(settings.background, metrics.clock))
     runs.bind(endpoint, shelf)
     cancels = cancels or OwnRequests(running)
-    for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
-        app.include_router(router(endpoint))
-    app.include_router(responses_router(endpoint, shelf, runs))
-    app.include_router(compaction_router(endpoint, shelf))
-    app.include_router(kept_responses_router(shelf, runs, settings.request_timeout_s))
-    app.include_router(ended_responses_router(shelf, runs, cancels))
     batches = batches or batch_shelf_in_memory(settings)
-    app.include_router(files_router(batches))
-    app.include_router(batches_router(endpoint, batches))
-    app.include_router(cancel_router(cancels))
-    app.include_router(hints_router(desk))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
-    app.include_router(pool_router(pool, metrics, configured))
+    routers = [one(endpoint) for one in (probe_router, info_router, generation_router, messages_router, tokens_router)]
+    routers += [responses_router(endpoint, shelf, runs), compaction_router(endpoint, shelf)]
+    routers.append(kept_responses_router(shelf, runs, settings.request_timeout_s))
+    routers.append(ended_responses_router(shelf, runs, cancels))
+    routers += [files_router(batches), batches_router(endpoint, batches), cancel_router(cancels), hints_router(desk)]
+    routers.append(pool_router(pool, metrics, configured))
     if prefixes is not None:
-        app.include_router(prefix_router(prefixes, endpoint, configured))
+        routers.append(prefix_router(prefixes, endpoint, configured))
+    routers.append(page_router(_start_facts(model, settings), lambda: app.openapi(), settings.root_path))
+    for router in routers:
+        app.include_router(router)
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))
+    keys = KeyRing(settings)
+    _add_middleware(app, keys, settings, metrics, drain)
+    hosts, root_path = settings.hosts is not None, settings.root_path
+    document = partial(describe, app, keys=not keys.open, hosts=hosts, root_path=root_path)
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+    return app
+
+
+def _add_middleware(
+    app: FastAPI, keys: KeyRing, settings: ApiSettings, metrics: GatewayMetrics, drain: GatewayDrain | None
+) -> None:
+    """Wrap the routes; what is added last sees a request first."""
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.include_router(page_router(_start_facts(model, settings), lambda: app.openapi(), settings.root_path))
-    keys = KeyRing(settings)
     app.add_middleware(ApiKeyMiddleware, keys=keys)
     if settings.hosts is not None:
         app.add_middleware(HostMiddleware, allowed=settings.hosts)
@@ -124,10 +132,6 @@ def create_app(
     allow_origins(app, settings.allowed_origins)
     if settings.root_path:
         app.add_middleware(RootPathMiddleware, root_path=settings.root_path)
-    hosts, root_path = settings.hosts is not None, settings.root_path
-    document = partial(describe, app, keys=not keys.open, hosts=hosts, root_path=root_path)
-    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
-    return app
 
 
 def _start_facts(model: ServedModel, settings: ApiSettings) -> StartFacts:

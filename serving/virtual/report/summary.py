@@ -1,6 +1,5 @@
 """The figures of a simulation in one value, which console, JSON and page only display."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from serving.virtual.report.pools import (
     pool_summaries,
     ratio,
 )
-from serving.virtual.result import Outcome, SimResult
+from serving.virtual.result import NO_PAUSE, Outcome, SimResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def _jobs(result: SimResult) -> JobFigures | None:
             rows.prompt_tokens[row],
             rows.cached_tokens[row],
             rows.repeated_tokens[row],
-            None if math.isnan(rows.pause_s[row]) else rows.pause_s[row],
+            None if rows.pause_s[row] == NO_PAUSE else rows.pause_s[row],
         )
         for row in range(len(rows))
         if rows.job[row] >= 0

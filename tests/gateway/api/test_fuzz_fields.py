@@ -87,7 +87,9 @@ def test_a_field_of_every_kind(refusing: Harness, path: str) -> None:
             fine(refusing, path, {name: value})
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if path.startswith(("/v1", "/tokenize", "/detokenize"))])
+@pytest.mark.parametrize(
+    "path", [path for path in ROUTES if path.startswith(("/v1", "/tok", "/detok")) and path != "/v1/batches"]
+)
 def test_template_variables_that_are_no_object(refusing: Harness, path: str) -> None:
     reply = post(refusing.app, path, {**ROUTES[path], "chat_template_kwargs": [1]})
     if reply.status_code != 200:

@@ -188,7 +188,7 @@ class MemoryMachine(RuleBasedStateMachine):
         count = self.manager.prefetch(space, [*hashes, name(99)], self.now)
         assert count.missing >= 1
         assert count.in_memory + count.loading + count.missing + count.refused == len(hashes) + 1
-        assert self.manager.stats().leased == leased
+        assert self.manager.stats().leased <= leased, "some may have expired"
 
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 100))

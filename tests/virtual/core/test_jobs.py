@@ -6,7 +6,7 @@ import pytest
 
 from serving.errors import ConfigError
 from serving.tools.planning.trace import TraceChoice
-from serving.virtual.result import Outcome, RequestColumns
+from serving.virtual.result import NO_PAUSE, Outcome, RequestColumns
 from serving.virtual.simulation import simulate
 from serving.virtual.workload.columns import RequestStream, TraceError
 from serving.virtual.workload.open import open_workload
@@ -33,7 +33,7 @@ def test_a_turn_starts_its_pause_after_all_that_it_waits_for(tmp_path: Path) -> 
     assert sorted((starts[two], starts[three])) == pytest.approx(sorted((ends[one] + 6, ends[second] + 10)))
     assert starts[last] == pytest.approx(max(ends[two], ends[three]) + 1)
     assert [rows.pause_s[row] for row in (second, one, last)] == [3, 2, 1]
-    assert rows.pause_s[first] != rows.pause_s[first]
+    assert rows.pause_s[first] == NO_PAUSE
     assert [rows.repeated_tokens[row] for row in (first, second, last)] == [0, 640, 640]
 
 
