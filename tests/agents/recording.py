@@ -111,7 +111,7 @@ def compacted(requests: Sequence[Request], folder: str) -> Iterator[str]:
     heads: dict[str, dict[str, str]] = {}
     bodies: dict[str, dict[str, Any]] = {}
     for one in requests:
-        plain = json.loads(json.dumps(one.body).replace(folder, "/work"))
+        plain = json.loads(json.dumps(one.body).replace(folder, "/project"))
         body: dict[str, Any] = _stripped(plain)
         before = bodies.get(one.thread, {})
         bodies[one.thread] = body
@@ -128,7 +128,7 @@ def compacted(requests: Sequence[Request], folder: str) -> Iterator[str]:
             for key, value in body.items()
             if key in line["keeps"] or key not in before or before[key] != value
         }
-        line |= {"said": one.said.replace(folder, "/work"), "restarts": _restart(before, body)}
+        line |= {"said": one.said.replace(folder, "/project"), "restarts": _restart(before, body)}
         yield json.dumps({key: value for key, value in line.items() if value not in ({}, [], "")}, ensure_ascii=False)
 
 

@@ -72,5 +72,5 @@ def answered(server: Server, one: Request, *, kill: bool = False) -> dict[str, A
 
 
 def output(response: dict[str, Any]) -> list[Any]:
-    """What the model generated, without ids."""
+    """Generated items of a response, without ids."""
     return [[one["type"], one.get("content"), one.get("arguments"), one.get("input")] for one in response["output"]]

@@ -286,7 +286,7 @@ def test_the_input_of_a_running_batch_cannot_be_deleted(served: ServedModel) -> 
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_batch_without_its_input_fails(served: ServedModel, started: bool) -> None:
-    """As when it expired while no gateway ran the batch."""
+    """The input may have expired while no gateway ran the batch."""
 
     async def story(scene: BatchScene) -> None:
         gateway = scene.gateway()

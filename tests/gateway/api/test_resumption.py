@@ -78,7 +78,7 @@ def run(
 
 
 def said(events: list[Any]) -> tuple[list[Any], dict[str, str], dict[str, list[Any]]]:
-    """What does not depend on the cuts: other events than deltas, text and log-probabilities of each item."""
+    """Parts that do not depend on the cuts: all events but deltas; text and log-probabilities of each item."""
     marks: list[Any] = []
     texts: dict[str, str] = {}
     logprobs: dict[str, list[Any]] = {}
