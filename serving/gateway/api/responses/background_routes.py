@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serving.errors import InvalidRequestError, UnavailableError
+from serving.errors import UnavailableError
 from serving.gateway.api.generation_response import STREAM_HEADERS, until_disconnect
+from serving.gateway.api.http.paging import wrong_parameter
 from serving.gateway.api.http.request_ids import trace_names
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.background import BackgroundRequest
@@ -29,21 +30,18 @@ _TRUE, _FALSE = ("true", "True", "1"), ("false", "False", "0")
 _DIGITS = 9
 
 
-def invalid(param: str, words: str) -> InvalidRequestError:
-    """The error of a field with a wrong value."""
-    return InvalidRequestError(f"'{param}' {words}", param=param, code="invalid_value")
-
-
 def check_background(body: ResponsesRequest, shelf: ResponseShelf, runs: BackgroundRuns) -> None:
     """Refuse a background request whose response would not be stored.
 
     Raises: InvalidRequestError.
     """
     if body.store is False:
-        raise invalid("background", "needs 'store': a background response is read after its request has been answered")
+        raise wrong_parameter(
+            "background", "needs 'store': a background response is read after its request has been answered"
+        )
     if not (shelf.keeps and runs.offered):
-        raise invalid("background", "is not offered here: this server stores no responses ([gateway] kept_responses, "
-                      "background_responses)")  # fmt: skip
+        missing = "[gateway] kept_responses, background_responses"
+        raise wrong_parameter("background", f"is not offered here: this server stores no responses ({missing})")
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
@@ -86,7 +84,7 @@ def streams(request: Request) -> bool:
     """The query's `stream`. Raises: InvalidRequestError."""
     given = request.query_params.get("stream", "false")
     if given not in (*_TRUE, *_FALSE):
-        raise invalid("stream", "must be true or false")
+        raise wrong_parameter("stream", "must be true or false")
     return given in _TRUE
 
 
@@ -101,7 +99,7 @@ def first_event(request: Request, last: int) -> int:
     if given is None:
         return 0
     if not (given.isascii() and given.isdigit() and len(given) <= _DIGITS and int(given) <= last):
-        raise invalid("starting_after", f"must be a number from 0 to {last}, that of the last event so far")
+        raise wrong_parameter("starting_after", f"must be a number from 0 to {last}, that of the last event so far")
     return int(given) + 1
 
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from serving.gateway.api.admin.cancel_routes import Cancels
 from serving.gateway.api.grammar import wants_grammar
+from serving.gateway.api.http.paging import page_of, page_parameters, query_parameter, wrong_parameter
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import render_chat
@@ -16,7 +17,6 @@ from serving.gateway.api.responses.background_routes import (
     accepted,
     check_background,
     first_event,
-    invalid,
     streams,
     with_seed,
 )
@@ -128,7 +128,7 @@ def compaction_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRoute
         body = await endpoint.read(request, ResponsesRequest)
         for name in ("stream", "background"):
             if getattr(body, name):
-                raise invalid(name, "is not supported for a compaction, which is answered as a whole")
+                raise wrong_parameter(name, "is not supported for a compaction, which is answered as a whole")
         body = body.model_copy(update={"input": triggered(body.input)})
         found = await _conversation(endpoint, shelf, request, body)
         order = await _order(endpoint, request, body, found)
@@ -173,26 +173,12 @@ async def _order(
 
 # The routes of stored responses: read one, list its input items, delete it.
 
-_FEWEST, _USUAL, _MOST = 1, 20, 100
-
-
-def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
-
-
-_LISTING = {
-    "parameters": [
-        _query("limit", {"type": "integer", "minimum": _FEWEST, "maximum": _MOST, "default": _USUAL}),
-        _query("order", {"enum": ["asc", "desc"], "default": "desc"}),
-        _query("after", {"type": "string"}),
-    ]
-}
-
-
+_USUAL, _MOST = 20, 100
+_LISTING = page_parameters(_USUAL, _MOST)
 _READING = {
     "parameters": [
-        _query("stream", {"type": "boolean", "default": False}),
-        _query("starting_after", {"type": "integer", "minimum": 0}),
+        query_parameter("stream", {"type": "boolean", "default": False}),
+        query_parameter("starting_after", {"type": "integer", "minimum": 0}),
     ]
 }
 CANCEL_S = 2.0
@@ -220,28 +206,21 @@ def kept_responses_router(shelf: ResponseShelf, runs: BackgroundRuns, stream_s: 
         namespace = tenant_of(request).namespace
         if not streams(request):
             if "starting_after" in request.query_params:
-                raise invalid("starting_after", "needs stream=true")
+                raise wrong_parameter("starting_after", "needs stream=true")
             return json_response((await _found(shelf, runs, namespace, response_id)).response)
         if (item := await runs.state(namespace, response_id)) is None:
             await shelf.find(namespace, response_id, PATH_PARAM)
-            raise invalid("stream", "needs a background response whose events are stored; this one is read as a whole")
+            raise wrong_parameter(
+                "stream", "needs a background response whose events are stored; this one is read as a whole"
+            )
         start = first_event(request, item.records - 1)
         return StoredEvents(runs.events(namespace, response_id, start), stream_s)
 
     @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
     async def input_items(request: Request, response_id: str) -> Response:
         """Input items of a response, including those of the conversation before it."""
-        limit, newest_first = _limit(request), _newest_first(request)
         items = (await _found(shelf, runs, tenant_of(request).namespace, response_id)).items
-        items = items[::-1] if newest_first else items
-        if (after := request.query_params.get("after")) is not None:
-            place = next((i for i, item in enumerate(items) if item["id"] == after), None)
-            if place is None:
-                raise invalid("after", "is not an item of this response")
-            items = items[place + 1 :]
-        page = items[:limit]
-        ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
-        return json_response({"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+        return json_response(page_of(request, items, _USUAL, _MOST))
 
     return router
 
@@ -275,7 +254,7 @@ def ended_responses_router(shelf: ResponseShelf, runs: BackgroundRuns, cancels: 
             response = (await _found(shelf, runs, namespace, response_id)).response
         if (status := response["status"]) != "cancelled":
             words = f"names a response that is {status}; only a background response in progress can be cancelled"
-            raise invalid(PATH_PARAM, words)
+            raise wrong_parameter(PATH_PARAM, words)
         return json_response(response)
 
     return router
@@ -284,20 +263,6 @@ def ended_responses_router(shelf: ResponseShelf, runs: BackgroundRuns, cancels: 
 async def _found(shelf: ResponseShelf, runs: BackgroundRuns, namespace: str, response_id: str) -> KeptResponse:
     """A response, in its present state if it is a background one."""
     return await runs.find(namespace, response_id) or await shelf.find(namespace, response_id, PATH_PARAM)
-
-
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(_USUAL))
-    if not (text.isascii() and text.isdigit() and len(text) < 5 and _FEWEST <= int(text) <= _MOST):
-        raise invalid("limit", f"must be a number from {_FEWEST} to {_MOST}")
-    return int(text)
-
-
-def _newest_first(request: Request) -> bool:
-    order = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise invalid("order", "must be asc or desc")
-    return order == "desc"
 
 
 # Parts of a response object that repeat the request.
