@@ -6,7 +6,7 @@ from typing import Protocol
 from serving.gateway.core.work_items import WorkItem, WorkItems, WorkLimits
 
 PAGE = 1000
-"""Records read at once, unless the reader asks for another number."""
+"""Records read at once, unless the reader specifies another number."""
 
 
 class WorkStore(Protocol):
@@ -44,7 +44,7 @@ class WorkStore(Protocol):
         ...
 
     async def claim(self, namespace: str, name: str, owner: str) -> WorkItem | None:
-        """Take over an item that nobody runs. Returns: None if it is done, leased or not stored."""
+        """Take over an item that no gateway runs. Returns: None if it is done, leased or not stored."""
         ...
 
     async def append(

@@ -1,4 +1,4 @@
-"""Batches of requests: which lines run next, and how a batch stands.
+"""Batches of requests: which lines run next, and the state of a batch.
 
     validating ──► in_progress ──► finalizing ──► completed, or expired at the end of the window
         │    └───────────┤
@@ -6,7 +6,7 @@
 
 A batch is kept in a store: its specification, its state, and the results of its lines. A gateway that takes it over
 makes a ledger of these, and continues: a line that was sent but has no result runs again, with the same seed. A ledger
-knows neither texts nor files, only numbers of lines, counted from 0, and takes the time from its caller.
+handles neither texts nor files, only numbers of lines, counted from 0, and takes the time from its caller.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ BUSY_STATUSES = frozenset({429, 503, 529})
 """The system has no capacity now: a line waits until it has, or the batch expires."""
 FAULT_STATUSES = frozenset({408, 500})
 NOT_AGAIN = frozenset({"engine_lost_repeatedly"})
-"""Codes of errors that must not be repeated, whatever their status."""
+"""Codes of errors that must not be repeated, regardless of their status."""
 
 
 class BatchLimits(Struct, frozen=True):
@@ -132,7 +132,7 @@ class BatchState(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will happen to it any more."""
+        """Whether its state is final."""
         return self.status not in _NEXT
 
     @property
@@ -154,7 +154,7 @@ class BatchLedger:
     """Lines of one batch at the gateway that runs it.
 
     Args:
-        state: as stored. Its counts are those of its last write; they are counted anew, from the results.
+        state: as stored. Its counts are those of its last write; they are counted again from the results.
     """
 
     def __init__(self, spec: BatchSpec, state: BatchState) -> None:
@@ -207,7 +207,7 @@ class BatchLedger:
             self.state = self.state.moved(BatchStatus.IN_PROGRESS, now)
 
     def refuse(self, errors: tuple[LineError, ...], now: float) -> None:
-        """Note that the batch cannot run: its input is not valid, or is gone, or results cannot be stored."""
+        """Note that the batch cannot run: its input is invalid or missing, or results cannot be stored."""
         if self.state.status is BatchStatus.VALIDATING:
             self.state = replace(self.state, errors=errors).moved(BatchStatus.FAILED, now)
         else:

@@ -13,7 +13,7 @@ HEAD_START_S = 120.0
 MAX_SESSIONS = 10_000
 """Sessions remembered of each key; the one that was silent for longest is forgotten first."""
 IDLE_S = 3600.0
-"""A session that was silent for longer begins anew."""
+"""A session without requests for longer than this starts again."""
 
 
 class JobOrder:

@@ -59,7 +59,7 @@ class WorkItem(msgspec.Struct, frozen=True):
         until: end of its lease [s].
         claims: times that it was claimed since its last record, without those after which it was released.
         state: short text that the owner set last; the kind of work defines it.
-        cancelled: somebody asked to end it early; its owner has to do so.
+        cancelled: its early end was requested; its owner has to end it.
         done: no further record follows.
     """
 
@@ -79,7 +79,7 @@ class WorkItem(msgspec.Struct, frozen=True):
         return self.changed + limits.seconds <= now
 
     def claimable(self, now: float) -> bool:
-        """Whether nobody runs it."""
+        """Whether no gateway runs it."""
         return not self.done and self.until <= now
 
 
@@ -229,7 +229,7 @@ class WorkItems:
         self._kept[namespace][name] = released(self._known(namespace, name, now), owner, now)
 
     def cancel(self, namespace: str, name: str, now: float) -> WorkItem | None:
-        """Ask for the end of an item. Returns: the item; None if there is none."""
+        """Request the end of an item. Returns: the item; None if there is none."""
         item = self.items(namespace, now).get(name)
         if item is not None and not item.done:
             item = self._kept[namespace][name] = replace(item, cancelled=True)
@@ -243,7 +243,7 @@ class WorkItems:
         return known
 
     def unowned(self, now: float) -> list[tuple[str, str]]:
-        """Namespaces and ids of items that nobody runs."""
+        """Namespaces and ids of items that no gateway runs."""
         found = [(item, one, name) for one in self._kept for name, item in self.items(one, now).items()]
         return [(one, name) for item, one, name in found if item.claimable(now)]
 

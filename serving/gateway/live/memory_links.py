@@ -168,7 +168,7 @@ class MemoryLinks:
         kind: type[_R],
         limit_s: float = ANSWER_S,
     ) -> dict[str, _R]:
-        """Ask each server about the blocks that it may hold, all at the same time.
+        """Send each server a request about the blocks that it may hold, in parallel.
 
         Args:
             hashes: in order of the prefix; behind the first `MAX_ITEMS` they are ignored.
@@ -184,7 +184,7 @@ class MemoryLinks:
         return await self._gather({name: message(tuple(mine)) for name, mine in asked.items()}, kind, limit_s)
 
     async def ask_all(self, message: Message, kind: type[_R], limit_s: float = ANSWER_S) -> dict[str, _R]:
-        """Ask every server the same at the same time. Returns: answers by server; absent = none in time."""
+        """Send every server the same request, in parallel. Returns: responses by server, without late ones."""
         self._refresh()
         return await self._gather(dict.fromkeys(self._links, message), kind, limit_s)
 
@@ -229,7 +229,7 @@ class Prefetcher:
     """Has the memory servers load prefixes from SSD, in the background.
 
     Attributes:
-        blocks: by outcome: `in_memory`, `loading`, `missing`, `refused`; those nobody answered for are `unanswered`.
+        blocks: by outcome: `in_memory`, `loading`, `missing`, `refused`; those without a response are `unanswered`.
     """
 
     def __init__(self, links: MemoryLinks) -> None:
@@ -238,9 +238,9 @@ class Prefetcher:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, namespace: str, layout: str, hashes: Sequence[BlockHash]) -> "asyncio.Task[None] | None":
-        """Ask for one prefix, without waiting. Must be called on the event loop.
+        """Request one prefix, without waiting. Must be called on the event loop.
 
-        Returns: ends with the answers; None if too many are under way, and this one is not asked for.
+        Returns: a task that ends with the responses; None if too many are in progress, and this one is skipped.
         """
         if len(self._running) >= MAX_PREFETCHES:
             return None

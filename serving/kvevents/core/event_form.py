@@ -63,7 +63,7 @@ class EventForm:
         return event if group is None else {**event, "group_idx": group}
 
     def cleared(self) -> Event:
-        """`AllBlocksCleared`: nothing that was stored before is there any more."""
+        """`AllBlocksCleared`: no block stored before is there any more."""
         return ["AllBlocksCleared"] if self.shape == "array" else {"type": "AllBlocksCleared"}
 
     def pack(self, events: Sequence[Event], now: float) -> bytes:

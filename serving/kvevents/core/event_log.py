@@ -5,8 +5,8 @@
                            └──► held: what is stored now ──────┴──► replay from n
 
 The log holds what subscribers must believe is stored, so it sends no block twice and no removal of a block that was
-never sent. A subscriber that missed batches asks for them by number. If they are no longer kept, or never were because
-nobody listened, it gets `AllBlocksCleared` and then everything that is stored, so every gap can be closed.
+never sent. A subscriber that missed batches requests them by number. If they are no longer kept, or never were because
+there was no subscriber, it gets `AllBlocksCleared` and then all stored blocks, so every gap can be closed.
 """
 
 from array import array
@@ -41,7 +41,7 @@ class KvEventLog:
     Args:
         most_batches: kept for replay.
         first: number of the first batch. Take one larger than any that an earlier process under the same address has
-            used, so that a subscriber sees a gap, asks for it, and gets the `AllBlocksCleared` of the start.
+            used, so that a subscriber notices a gap, requests it, and gets the `AllBlocksCleared` of the start.
     """
 
     def __init__(self, form: EventForm, most_batches: int, first: int) -> None:
@@ -57,7 +57,7 @@ class KvEventLog:
         return {medium: [*blocks] for medium, blocks in self._held.items() if blocks}
 
     def open(self, now: float) -> list[Batch]:
-        """The first batch: whatever an earlier process has published is void.
+        """The first batch: it voids all that an earlier process published.
 
         Args:
             now: here and below, Unix time [s].
@@ -65,7 +65,7 @@ class KvEventLog:
         return [self._number([self._form.cleared()], now)]
 
     def publish(self, changes: Iterable[KvChange], now: float) -> list[Batch]:
-        """Batches that report these changes; none if they change nothing for subscribers."""
+        """Batches that report these changes; none if they do not concern subscribers."""
         batches: list[Batch] = []
         events: list[Event] = []
         blocks = 0
@@ -80,7 +80,7 @@ class KvEventLog:
         return batches
 
     def pass_over(self, changes: Iterable[KvChange]) -> None:
-        """Take in changes while nobody listens. Effects: batches are no longer kept; a replay sends what is stored."""
+        """Apply changes while there is no subscriber. Effects: batches are not kept; a replay sends what is stored."""
         for _ in self._net(changes):
             pass
         if self._kept:
@@ -97,7 +97,7 @@ class KvEventLog:
         return [self._number([self._form.cleared()], now)]
 
     def replay(self, start: int, now: float) -> Iterator[Batch]:
-        """Batches for a subscriber that needs number `start` and all after it; nothing if there are none."""
+        """Batches for a subscriber that needs number `start` and all after it; empty if there are none."""
         kept, last = self._kept, self.next_number - 1
         if start > last:
             return
@@ -162,7 +162,7 @@ class KvEventLog:
         return gone
 
     def _everything(self, most: int) -> list[list[Event]]:
-        """Events that build up all that is held from nothing, in at most so many batches."""
+        """Events that describe all held blocks, in at most so many batches."""
         parts: list[list[Event]] = []
         events, blocks = [self._form.cleared()], 0
         total = sum(map(len, self._held.values()))

@@ -3,10 +3,9 @@
     ledger's thread ──KvChanges──► this thread ──► XPUB [topic, number, batch]     all subscribers
                                        ▲   └─────► ROUTER [number, batch] ...      one that missed some
 
-The ledger's thread only appends to a queue; this one looks there every few milliseconds, so that it costs the ledger no
-wake-up. Subscribers connect with SUB sockets; XPUB tells when one arrives, and whether there is any: without one
-nothing is packed. A replay request is 8 bytes, the first number wanted; the response ends with the number -1, as in
-vLLM.
+The ledger's thread only appends to a queue; this one polls it every few milliseconds, so that it costs the ledger no
+wake-up. Subscribers connect with SUB sockets; XPUB reports arrivals, and whether there is any: without one no event is
+encoded. A replay request is 8 bytes, the first number requested; the response ends with the number -1, as in vLLM.
 """
 
 import logging
@@ -26,12 +25,12 @@ from serving.values.kv_changes import KvChange, KvChanges
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.02
-"""How often changes are looked for [s]; the longest that an event is late."""
+"""How often the queue is polled [s]; also the longest delay of an event."""
 CHANGES_AT_ONCE = 4096
 """Changes published before requests for replay get their turn."""
 STOP_S = 2.0
 MOST_UNSENT = 1000
-"""Batches that wait for one slow subscriber; further ones are dropped for it, and it asks for a replay."""
+"""Batches that wait for one slow subscriber; further ones are dropped for it, and it requests a replay."""
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -41,7 +40,7 @@ class EventSource:
 
     Args:
         name: of the instance, or `pool`; the topic is `kv@<name>@<model>`.
-        rank: tells publishers of one name apart.
+        rank: distinguishes publishers of the same name.
         dump: after changes were lost: calls `KvChanges.begin_again` while its ledger cannot change, and returns
             everything that is there; None = the ledger cannot tell, so what it has by then stays unknown.
     """
@@ -162,7 +161,7 @@ class EventPublisher:
             self._log.pass_over(changes)
 
     def _begin_again(self) -> None:
-        """Subscribers forget everything; then comes what the ledger has now."""
+        """Make subscribers forget all blocks, then send what the ledger has now."""
         logger.warning("more than %d KV changes waited; subscribers start again", self.changes.most)
         there: list[KvChange] = []
         if self._source.dump is None:
@@ -173,7 +172,7 @@ class EventPublisher:
         self._send(self._log.publish(there, time.time()))
 
     def _greet(self) -> None:
-        """Count subscribers that came or left."""
+        """Count subscribers that arrived or left."""
         came = False
         with suppress(self._zmq.Again):
             while True:

@@ -20,7 +20,7 @@ from serving.values.kv_hints import (
 )
 
 _LOADS_WAITING = 256
-"""Loads from SSD that may wait for room; a hint asks for no more."""
+"""Loads from SSD that may wait for room; a hint starts no more than these."""
 _MISSING = HintOutcome(HintStatus.MISSING)
 
 
@@ -37,7 +37,7 @@ class Claims:
     def claim(self, space: Space, claim: BlockClaim, now: float) -> HintOutcome:
         """Claim blocks for a leaf of a session's branch. What an older leaf alone has claimed leaves first from now on.
 
-        With an SSD tier, the blocks are copied there while the disk has nothing else to write.
+        With an SSD tier, the blocks are copied there while the disk is idle.
         """
         self.expire(now)
         known = self._inventory.of(space)

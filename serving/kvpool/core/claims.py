@@ -2,8 +2,8 @@
 
     namespace ─► session ─► branch ─► newest leaf ─► runs of blocks (`guards.py`)
 
-Only the newest leaf of a branch counts, one turn of the conversation with all blocks before it: what a newer leaf lacks
-is released. A session keeps its list of blocks after its claims have ended, for later actions on it, until it is
+Only the latest leaf of a branch counts, one turn of the conversation with all blocks before it: what a newer leaf lacks
+is released. A session keeps its list of blocks after its claims have expired, for later actions, until it is
 released, or forgotten because the namespace has too many.
 """
 
@@ -30,7 +30,7 @@ RETAIN_BUDGET = "beyond the budget for claims"
 
 
 class Branch:
-    """A branch of a session with its newest leaf."""
+    """A branch of a session with its latest leaf."""
 
     __slots__ = ("leaf", "runs")
 
@@ -106,7 +106,7 @@ class ClaimBook:
     def take_over(
         self, namespace: str, account: Account, claim: BlockClaim, known: Mapping[BlockHash, Entry], now: float
     ) -> HintOutcome:
-        """Claim blocks that came from another server, with the deadlines that they had there."""
+        """Claim blocks moved here from another server, with their deadlines."""
         wanted = sum([len(run.hashes) for run in claim.runs])
         session = self.session(namespace, claim.session)
         branch = session.branches.get(claim.branch) if session is not None else None
@@ -133,7 +133,7 @@ class ClaimBook:
         return [BlockClaim(*place, tuple(own), moved=True) for place, own in runs.items()]
 
     def _index_of(self, versions: Collection[int], now: float) -> Iterable[tuple[ClaimRun, tuple[str, str, str]]]:
-        """Runs that may have these entries. Whoever claimed them since the index was built claims them anew."""
+        """Runs that may contain these entries. A claim made since the index was built is repeated."""
         if now >= self._indexed_until:
             self._index = {}
             self._indexed_until = now + _INDEX_S
@@ -156,7 +156,7 @@ class ClaimBook:
         entries: Iterable[Entry],
         now: float,
     ) -> HintOutcome:
-        """Claim entries for a session, beside what it has; without entries, all that it has, anew.
+        """Claim entries for a session in addition to its others; without entries, claim all of its blocks again.
 
         Args:
             branch: None = all branches, or the trunk for entries.
@@ -210,9 +210,9 @@ class ClaimBook:
         return HintOutcome(HintStatus.ACCEPTED, blocks, blocks)
 
     def release_blocks(self, namespace: str, name: str, branch: str | None, entries: Iterable[Entry]) -> int:
-        """End a session's claims on some blocks only; those that nobody claims then are to leave first.
+        """End a session's claims on some blocks only; those left without a claim are evicted first.
 
-        Returns: blocks that nobody claims.
+        Returns: number of blocks without a claim.
         """
         versions = {entry.version: None for entry in entries}
         session = self.session(namespace, name)
@@ -226,7 +226,7 @@ class ClaimBook:
         for session in tenant.sessions.values() if tenant is not None else ():
             self._forget(session.runs())
 
-    # Who
+    # Sessions
 
     def session(self, namespace: str, name: str) -> ClaimSession | None:
         """A session, if it is known."""

@@ -47,8 +47,8 @@ class Guards:
         """
         Args:
             capacity_bytes: of the server's memory.
-            freed: called with an entry that nothing guards any more.
-            cooled: called with an entry that nobody claims any more, nor has used since its claim.
+            freed: called with an entry that is no longer guarded.
+            cooled: called with an entry that is no longer claimed and has not been used since its claim.
             reordered: called with an entry that was not claimed before, or is not any more.
         """
         self.retained_bytes = 0
@@ -85,7 +85,7 @@ class Guards:
 
         Args:
             now: when the blocks were claimed.
-            until: deadline of a claim that was made elsewhere.
+            until: deadline of a claim made on another server.
         """
         run = ClaimRun(owner, kind, ttl_s, now, versions)
         self._extend(run, now)
@@ -111,11 +111,11 @@ class Guards:
                 self._enlist(run)
 
     def end(self, run: ClaimRun, *, cool: bool) -> int:
-        """End a run. Its versions stay, but claim nothing.
+        """End a run. Its versions stay listed, without a claim.
 
         Args:
-            cool: blocks that nobody else claims, nor has used since, are to leave first.
-        Returns: bytes that nobody claims as a result.
+            cool: blocks without another claim or a later use are evicted first.
+        Returns: bytes that are unclaimed as a result.
         """
         self.unguard(run)
         unclaimed = 0
@@ -149,7 +149,7 @@ class Guards:
         run.versions = [version for version in run.versions if version not in versions]
 
     def cool(self, versions: Iterable[int]) -> int:
-        """Let those of these blocks leave first that nobody claims. Returns: their number."""
+        """Evict the unclaimed ones of these blocks first. Returns: their number."""
         unclaimed = [entry for entry in self.existing(versions) if not entry.claims]
         for entry in reversed(unclaimed):
             self._cooled(entry)
@@ -162,7 +162,7 @@ class Guards:
         self._delist(run)
 
     def gone(self, entry: Entry) -> None:
-        """An entry was removed: nothing claims it any more. Runs pass over its version."""
+        """Forget a removed entry. Runs skip its version."""
         self._weigh(entry, -entry.guards)
         entry.claims = 0
         self._reordered(entry)
@@ -228,7 +228,7 @@ class Guards:
         Pins beyond their budget become ordinary claims.
 
         Args:
-            new: the runs that just began.
+            new: the runs that were just started.
         Returns: further runs, of the blocks of new pins that are beyond the budget.
         """
         rest: list[ClaimRun] = []
@@ -324,7 +324,7 @@ class Guards:
         run.owner.retains.pop(run, None)
 
     def _shorten(self, run: ClaimRun) -> bool:
-        """End the guard of the last guarded block. Returns: whether nothing guards it any more."""
+        """End the guard of the last guarded block. Returns: whether it is unguarded now."""
         run.cut -= 1
         entry = self._by_version.get(run.versions[run.cut])
         if entry is None or not entry.shown:

@@ -97,7 +97,7 @@ class Prefetches:
             self._inventory.counters.prefetches += 1
 
     def finished(self, version: int) -> None:
-        """Note the end of a load, whoever wanted it."""
+        """Note the end of a load, of a prefetch or of a reader."""
         self._bytes -= self._running.pop(version, 0)
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """`POST /query`: how much of a prompt each instance has cached, in the form of Mooncake's conductor.
 
-For routers in front of several systems, or of instances that they address themselves. A tenant's key asks about its own
-cache only: others' hashes begin with another salt, and the answer would tell what they have sent.
+For routers in front of several systems, or of instances that they address themselves. A tenant's key sees its own
+cache only: others' hashes start with another salt, and the response would reveal their prompts.
 """
 
 from collections.abc import Sequence
@@ -72,8 +72,8 @@ def prefix_router(finder: PrefixFinder, endpoint: RouteServices, tenants: frozen
     async def query(request: Request) -> Response:
         """How many tokens of a prompt each instance has cached, as Mooncake's conductor answers it.
 
-        Only full blocks count. Nothing is leased or promoted, and nothing counts as used. A tenant's key may ask about
-        that tenant only, an admin key about all.
+        Only full blocks count. No block is leased, promoted or counted as used. A tenant's key may query
+        that tenant only, an admin key all of them.
         """
         body = await parse_body(request, CacheQuery, endpoint.settings.max_body_bytes)
         endpoint.check_model(body.model)

@@ -1,7 +1,7 @@
 """Files of tenants in a work store: an item is a file, its records are the pieces of the content in their order.
 
 A file is open while it is written, by one owner at a time, and visible to clients once it is closed. It stays an item
-that is not done, because a store deletes what is done to make room for new items, and nobody shall lose a file so.
+that is not done, because a store deletes what is done to make room for new items, and files must not be lost that way.
 """
 
 import re
@@ -181,7 +181,7 @@ class FileShelf:
         return True
 
     async def keep(self, namespace: str, file_id: str) -> None:
-        """Let the lifetime of a closed file begin anew, if it is there. Raises: UnavailableError."""
+        """Restart the lifetime of a closed file, if it exists. Raises: UnavailableError."""
         owner = secrets.token_hex(8)
         if await self._store.claim(namespace, file_id, owner) is not None:
             await self._store.release(namespace, file_id, owner)

@@ -73,7 +73,7 @@ class BatchShelf:
 
     @property
     def warning(self) -> str | None:
-        """A sentence for clients whose batches only one gateway knows; None = all gateways share them."""
+        """A sentence for clients whose batches are in one gateway only; None = all gateways share them."""
         if isinstance(self.store, MemoryWorkStore):
             return f"files and batches are kept {self.store.place}, and are lost with it"
         return None

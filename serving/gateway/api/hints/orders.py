@@ -138,7 +138,7 @@ def answer_keys(order: GenerationOrder) -> Mapping[str, Any]:
 def concerned(request: Request, fields: PromptCacheFields) -> dict[bytes, str] | None:
     """A request's headers that name a session; None if neither they nor its fields are about its cache.
 
-    Nothing else is done for such a request.
+    Such a request skips all further work.
     """
     headers = session_headers(request)
     if headers or not (

@@ -26,9 +26,9 @@ from serving.gateway.core.work_items import LeaseLostError, WorkItem
 log = logging.getLogger("serving.gateway.api")
 
 RUNNING = "in_progress"
-"""State of an item whose generation has begun."""
+"""State of an item whose generation has started."""
 BEATS = 3
-"""Writes during one lease, of an owner that has nothing else to write."""
+"""Writes during one lease, of an owner without other writes."""
 END_S = 30.0
 """How long the end of a response is tried to be stored; another gateway continues it after that."""
 AGAIN_S = 0.5
@@ -156,9 +156,9 @@ class BackgroundRun:
         """Time of the last write, and of the last event."""
 
     async def go(self, limit_s: float) -> None:
-        """Run to the end, whatever that is.
+        """Run to the end: completion, failure or cancellation.
 
-        Raises: LeaseLostError: another gateway has it, or nobody any more. TimeoutError: the store does not respond.
+        Raises: LeaseLostError: another gateway has it, or it was deleted. TimeoutError: the store does not respond.
         """
         last, failed = None, self._encoder.cancelled
         try:

@@ -41,7 +41,7 @@ log = logging.getLogger("serving.gateway.api")
 
 Json = dict[str, Any]
 SWEEP_S = 1.0
-"""How often a gateway looks for work that nobody runs."""
+"""How often a gateway looks for work without an owner."""
 OVER = "the request's time is over"
 GIVEN_UP = "the gateways that generated this response were lost; it was given up and must not be sent again"
 MOST_LOST = 3
@@ -70,7 +70,7 @@ class BackgroundRuns:
     Args:
         owner: this gateway, unlike any other, also unlike an earlier one in its place.
         wall: Unix time [s].
-        poll_s: how often events of a response in another gateway are looked for.
+        poll_s: how often events of a response in another gateway are read.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class BackgroundRuns:
         return KeptResponse(response, [*request.earlier, *kept_items(request.request().input, item_stem(name))])
 
     async def cancel(self, namespace: str, name: str) -> bool:
-        """Ask for the end of a background response. Returns: whether it was running."""
+        """Request the end of a background response. Returns: whether it was running."""
         item = await self.state(namespace, name)
         asked = item is not None and not item.done and await self.store.cancel(namespace, name)
         return bool(asked)
