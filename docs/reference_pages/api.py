@@ -13,6 +13,7 @@ from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script
 from tests.fakes.pool_admin import two_servers
+from tests.fakes.prefix_finder import FakePrefixFinder
 from tests.pages import ROOT
 
 HEAD = """Routes of the endpoint. A running one shows the same under `/docs`, and as OpenAPI under `/openapi.json`.
@@ -70,6 +71,7 @@ def _document() -> Mapping[str, Any]:
         ApiSettings(version="1", per_request_metrics=True, api_key_hashes=(hash_api_key("any"),)),
         GatewayMetrics("storyteller"),
         pool=two_servers(),
+        prefixes=FakePrefixFinder(),
     )
     document: Mapping[str, Any] = app.openapi()
     return document
