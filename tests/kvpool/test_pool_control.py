@@ -53,7 +53,9 @@ def test_the_controller_embedded_and_with_a_redis(tmp_path: Path) -> None:
         with server.client() as client:
             kept = client.hgetall("cloudmatrix:namespaces")
         assert list(kept) == [b"acme"]
-        assert json.loads(kept[b"acme"]) == {"name": "acme", "quota_bytes": 7, "weight": 2.0, "over": [100, 1.0]}
+        claims = {"retain_bytes": 0, "pin_bytes": 0, "max_ttl_s": 0.0}
+        record = {"name": "acme", "quota_bytes": 7, "weight": 2.0, "over": [100, 1.0], "claims": claims}
+        assert json.loads(kept[b"acme"]) == record
     finally:
         server.end()
 
