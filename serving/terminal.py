@@ -71,16 +71,25 @@ def print_text(text: str, stream: TextIO | None = None, *, end: str = "\n") -> N
 def endings_as_interrupt() -> Iterator[None]:
     """Context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs. Only in the main thread.
 
+    Libraries in C that call Python may replace the interrupt by an error of their own, as torch does where it reads the
+    shape of a storage: after a signal every error counts as the interrupt.
+
     Effects: restores the earlier handlers afterwards.
     """
+    caught = []
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _frame: object) -> None:
+        caught.append(number)
         leave_closed_terminal()
         raise KeyboardInterrupt
 
-    before = {kind: signal.signal(kind, interrupt) for kind in ending_signals() if kind is not signal.SIGINT}
+    before = {kind: signal.signal(kind, interrupt) for kind in ending_signals()}
     try:
         yield
+    except Exception as error:
+        if caught:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)

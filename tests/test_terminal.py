@@ -169,3 +169,21 @@ def test_colours_follow_the_terminal_and_two_variables(
 def test_consoles_of_both_programs_are_made_in_one_place() -> None:
     makers = [one.path for one in read_sources("serving", "loadgen") if re.search(r"(?<![A-Za-z])Console\(", one.text)]
     assert makers == ["loadgen/terminal.py"]
+
+
+def test_an_interrupt_that_a_library_replaces_is_one() -> None:
+    """Torch raised ValueError when the signal came while it read the length of a storage."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def replaced(number: signal.Signals) -> None:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape") from None
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with pytest.raises(KeyboardInterrupt), endings_as_interrupt():
+            replaced(number)
+    with pytest.raises(ValueError, match="own"), endings_as_interrupt():
+        raise ValueError("own")
+    assert signal.getsignal(signal.SIGINT) is before
