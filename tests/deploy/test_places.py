@@ -1,6 +1,5 @@
-"""Two hosts with equal labels, Ray's TLS and clocks that differ by an hour: a system is deployed, upgraded under load
-and
-removed; packets between them are encrypted; one of them is cut off and returns.
+"""Two hosts with equal labels, Ray's TLS and clocks that differ by an hour: a system is deployed, upgraded under load,
+and removed; packets between the hosts are encrypted; nightly, one of them is cut off and returns.
 
 One system for the whole file; the last test of the per-change run removes it.
 """
@@ -202,6 +201,7 @@ def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
     assert "no Ray responds at 10.77.0.1:1" in nobody
 
 
+@pytest.mark.nightly("tests/e2e/test_two_nodes.py::test_a_node_is_killed_and_comes_back")
 def test_a_host_is_cut_off_and_comes_back(equal_hosts: RayHosts) -> None:
     until(equal_hosts, whole)
     with load(equal_hosts, 3) as alone:

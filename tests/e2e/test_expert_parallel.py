@@ -335,6 +335,7 @@ def test_decisions_of_a_kill_a_resize_and_a_drain_replay_identically(logs: Path)
     assert {"Submit", "InstanceDown", "Adopt", "Drain"} <= set(calls)
 
 
+@pytest.mark.nightly("tests/e2e/test_expert_parallel.py::test_a_group_grows_and_shrinks_under_streams")
 def test_groups_come_and_go(server: Scaled, reference: Reference) -> None:
     assert server.command("scale", "decode", "2").returncode == 0
     wait_for(lambda: len(ranks(server)) == 4, "two groups of two", state=server.cluster)

@@ -160,6 +160,7 @@ def test_a_frozen_instance_that_thaws_changes_nothing_and_gives_its_memory_back(
     assert victim["pid"] in [replica["pid"] for replica in server.replicas("decode")], "it was not replaced"
 
 
+@pytest.mark.nightly("tests/e2e/test_two_nodes.py::test_a_node_is_killed_and_comes_back")
 def test_a_frozen_instance_is_replaced(server: Scaled, past: Past, reference: Reference) -> None:
     victim = server.replicas("decode")[0]
     past.killed.add(victim["replica"])

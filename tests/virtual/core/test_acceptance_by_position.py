@@ -46,7 +46,7 @@ APART = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "replic
 def test_virtual_time_expects_the_same(pools: dict[str, dict[str, Any]]) -> None:
     def span_s(acceptance: float | tuple[float, ...]) -> float:
         simulation = {"drafts": 2, "acceptance": acceptance, "status_period_s": 0.0}
-        result = simulate(config(**pools, simulation=simulation), burst(64, prompt=1024, output=600, every_s=0.0))
+        result = simulate(config(**pools, simulation=simulation), burst(64, prompt=1024, output=300, every_s=0.0))
         assert "2 drafted, 85%" in result.config["MTP"] or not isinstance(acceptance, tuple)
         rows = result.requests
         return sum(b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True))

@@ -121,7 +121,7 @@ def test_expert_dies_are_ranks_of_their_own() -> None:
 def test_a_slow_attention_die_slows_all_and_a_slow_expert_die_only_its_experts() -> None:
     apart = {"simulation": {"expert_dies": 16, "domains": 2}}
     times = [
-        mean_tpot(played(skewed(**apart), *faults, load=FEW[:40]))
+        mean_tpot(played(skewed(**apart), *faults, load=FEW[:15]))
         for faults in ([], *([Fault(Seconds(0.5), FaultKind.STRAGGLER, name, NEVER, 2.0)] for name in
                              ("n4.npu0.die1", "n5.npu7.die1")))
     ]  # fmt: skip

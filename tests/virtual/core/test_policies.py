@@ -7,6 +7,7 @@ from serving.virtual.result import Outcome
 from serving.virtual.scaling_loop import configured_scaler
 from serving.virtual.simulation import simulate
 from serving.virtual.workload.columns import RequestStream, TraceRequest
+from tests.cases.nightly import mostly_nightly
 from tests.virtual.core.case import config
 
 KINDS = {kind.value for kind in ScaleKind}
@@ -20,8 +21,14 @@ def wave() -> RequestStream:
     return RequestStream("wave", made, count=len(made), duration_s=330.0)
 
 
-@pytest.mark.parametrize("model_load", ["prewarmed", "pool"])
-@pytest.mark.parametrize("policy", ["slo", "requests"])
+@pytest.mark.parametrize(
+    ("policy", "model_load"),
+    mostly_nightly(
+        [(policy, model_load) for policy in ("slo", "requests") for model_load in ("prewarmed", "pool")],
+        [("slo", "pool"), ("requests", "prewarmed")],
+        "tests/virtual/core/test_policies.py::test_instances_follow_the_load_and_nothing_is_lost",
+    ),
+)
 def test_instances_follow_the_load_and_nothing_is_lost(policy: str, model_load: str) -> None:
     scaled = config(
         autoscaler={"policy": policy, "hold_s": 60.0, "max_prefill": 12, "requests_per_instance": 4.0},

@@ -33,9 +33,9 @@ def test_processes_change_nothing() -> None:
 
 def test_the_whole_is_the_sum_of_its_parts() -> None:
     one = config()
-    parts = [simulate(one, share(30.0, number, 3)) for number in range(3)]
+    parts = [simulate(one, share(12.0, number, 3)) for number in range(3)]
     whole = simulate_supernodes(
-        Plan(replace(one, simulation=replace(one.simulation, supernodes=3)), partial(share, 30.0)), "whole"
+        Plan(replace(one, simulation=replace(one.simulation, supernodes=3)), partial(share, 12.0)), "whole"
     )
     assert whole.supernodes == 3
     assert len(whole.requests) == sum(len(part.requests) for part in parts)
