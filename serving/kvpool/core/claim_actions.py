@@ -40,6 +40,7 @@ class Claims:
         With an SSD tier, the blocks are copied there while the disk is idle.
         """
         self.expire(now)
+        self._inventory.recount()
         known = self._inventory.of(space)
         account = self._inventory.accounts.of(space.namespace)
         act = self.book.take_over if claim.moved else self.book.claim

@@ -48,12 +48,17 @@ class ClaimRun:
 
 
 class ClaimOwner:
-    """A namespace with the runs that guard blocks for it, those claimed or renewed longest ago first."""
+    """A namespace with the runs that guard blocks for it, those claimed or renewed longest ago first.
 
-    __slots__ = ("account", "limits", "pins", "retains")
+    Attributes:
+        order: heap of `retains` by deadline. At most one item of each run, corrected when it surfaces.
+    """
+
+    __slots__ = ("account", "limits", "order", "pins", "retains")
 
     def __init__(self, account: Account, limits: ClaimLimits) -> None:
         self.account = account
         self.limits = limits
         self.retains: OrderedDict[ClaimRun, None] = OrderedDict()
         self.pins: OrderedDict[ClaimRun, None] = OrderedDict()
+        self.order: list[tuple[float, int, ClaimRun]] = []

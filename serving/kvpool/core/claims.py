@@ -57,8 +57,9 @@ class ClaimSession:
 class _Tenant:
     __slots__ = ("owner", "sessions")
 
-    def __init__(self, owner: ClaimOwner) -> None:
+    def __init__(self, owner: ClaimOwner, limits: ClaimLimits) -> None:
         self.owner = owner
+        owner.limits = limits
         self.sessions: OrderedDict[str, ClaimSession] = OrderedDict()
 
 
@@ -260,7 +261,9 @@ class ClaimBook:
     def _open(self, namespace: str, account: Account, name: str, branch: str) -> tuple[ClaimSession, Branch]:
         tenant = self._tenants.get(namespace)
         if tenant is None:
-            tenant = self._tenants[namespace] = _Tenant(ClaimOwner(account, self._limits.get(namespace, _NO_LIMITS)))
+            tenant = self._tenants[namespace] = _Tenant(
+                self._guards.owner_of(account), self._limits.get(namespace, _NO_LIMITS)
+            )
         session = tenant.sessions.get(name)
         if session is None:
             while len(tenant.sessions) >= self._most_sessions:

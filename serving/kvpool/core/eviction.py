@@ -10,10 +10,8 @@ caller puts them back with `put_back`. A pinned entry thus costs one visit, not 
     cost    evicts the entry with the lowest uses x cost / size (GreedyDual-Size-Frequency), aged by earlier evictions
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
 from math import inf
 from typing import Protocol
 
@@ -28,7 +26,12 @@ class EvictionPolicy(Protocol):
 
     Unknown versions are ignored by `touch`, `cool`, `remove` and `put_back`. A version that was set aside stays known,
     but takes no part in the order until it is put back, or used under a policy for which use counts.
+
+    Attributes:
+        epoch: while it stays the same, the ranks of versions fall only by `cool` and `swap`.
     """
+
+    epoch: int
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """Add a version as just used. `cost`: of restoring its bytes, in a unit common to all entries."""
@@ -41,6 +44,9 @@ class EvictionPolicy(Protocol):
 
     def cool(self, version: int) -> None:
         """Move a version to the cold end, behind those that were cooled before: it leaves next unless it is used."""
+
+    def swap(self, one: int, other: int) -> None:
+        """Let two known versions exchange their places. Raises: LedgerError if one is unknown."""
 
     def remove(self, version: int) -> None:
         """Remove a version."""
@@ -76,10 +82,21 @@ class QueueOrder:
 
         log     [ 4 | 7 | 4 | 9 | 7 ]       order: 4, 9, 7
 
-    Cooled versions are in a list of their own, before the queue; their places count up from far below zero.
+    Cooled versions are in a log of their own, before the queue; their places count up from far below zero.
     """
 
-    __slots__ = ("_aside", "_cold", "_cooled", "_front", "_log", "_moves", "_place", "_sweep_at")
+    __slots__ = (
+        "_aside",
+        "_cold",
+        "_cold_front",
+        "_cold_log",
+        "_front",
+        "_log",
+        "_moves",
+        "_place",
+        "_sweep_at",
+        "epoch",
+    )
 
     def __init__(self, moves: bool) -> None:
         """
@@ -91,9 +108,11 @@ class QueueOrder:
         self._front = 0  # no version in the order has a place before this
         self._place: dict[int, int] = {}  # version -> its place in the log
         self._aside: dict[int, int] = {}  # the same of versions that were set aside
-        self._cold: OrderedDict[int, int] = OrderedDict()  # the same of cooled ones
-        self._cooled = _COLDEST
+        self._cold: dict[int, int] = {}  # the same of cooled ones, in their log
+        self._cold_log: list[int] = []
+        self._cold_front = 0
         self._sweep_at = _SWEEP_AT
+        self.epoch = 0
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
@@ -124,8 +143,23 @@ class QueueOrder:
     def cool(self, version: int) -> None:
         if version in self:
             self.remove(version)
-            self._cooled += 1
-            self._cold[version] = self._cooled
+            self._cold[version] = _COLDEST + len(self._cold_log)
+            self._cold_log.append(version)
+            if len(self._cold_log) > 2 * len(self) + _SWEEP_AT:
+                self._sweep()
+
+    def swap(self, one: int, other: int) -> None:
+        places = ((one, int(self.rank(other)[0])), (other, int(self.rank(one)[0])))
+        for version, place in places:
+            aside = self._aside.pop(version, None) is not None
+            self.remove(version)
+            if place < 0:
+                self._cold_log[place - _COLDEST] = version
+                self._cold_front = min(self._cold_front, place - _COLDEST)
+            else:
+                self._log[place] = version
+                self._front = min(self._front, place)
+            (self._aside if aside else self._cold if place < 0 else self._place)[version] = place
 
     def remove(self, version: int) -> None:
         if self._place.pop(version, None) is None and self._aside.pop(version, None) is None:
@@ -152,14 +186,28 @@ class QueueOrder:
         return found
 
     def _coolest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
+        cold, log = self._cold, self._cold_log
         found: list[int] = []
-        while chunk := list(islice(self._cold, len(found), limit)):
-            for version in chunk:
+        at = self._cold_front
+        while at < len(log) and len(found) < limit:
+            version = log[at]
+            if cold.get(version) == _COLDEST + at:
                 if usable(version):
                     found.append(version)
                 else:
-                    self._aside[version] = self._cold.pop(version)
+                    self._aside[version] = cold.pop(version)
+            at += 1
+            if not found:
+                self._cold_front = at
         return found
+
+    def __iter__(self) -> Iterator[int]:
+        """Versions that are not set aside, in order. Meanwhile versions may be swapped, but nothing else may change."""
+        self.coldest(1, lambda _version: True)  # passes over void places once and for all
+        for log, front, offset in ((self._cold_log, self._cold_front, _COLDEST), (self._log, self._front, 0)):
+            for at in range(front, len(log)):
+                if (self._cold if offset else self._place).get(log[at]) == at + offset:
+                    yield log[at]
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
         return next(iter(self.coldest(1, usable)), None)
@@ -168,6 +216,7 @@ class QueueOrder:
         place = self._aside.pop(version, None)
         if place is not None and place < 0:
             self._cold[version] = place
+            self._cold_front = min(self._cold_front, place - _COLDEST)
         elif place is not None:
             self._place[version] = place
             self._front = min(self._front, place)
@@ -187,15 +236,21 @@ class QueueOrder:
 
     def _sweep(self) -> None:
         """Drop the void places. Places change, their order does not."""
+        self._log = self._swept(self._log, self._place, 0)
+        self._cold_log = self._swept(self._cold_log, self._cold, _COLDEST)
+        self._front = self._cold_front = 0
+        self._sweep_at = 2 * len(self._log) + _SWEEP_AT
+        self.epoch += 1
+
+    def _swept(self, old: list[int], living: dict[int, int], offset: int) -> list[int]:
         log: list[int] = []
-        for place, version in enumerate(self._log):
-            for places in (self._place, self._aside):
-                if places.get(version) == place:
-                    places[version] = len(log)
+        for at, version in enumerate(old):
+            for places in (living, self._aside):
+                if places.get(version) == at + offset:
+                    places[version] = len(log) + offset
                     log.append(version)
                     break
-        self._log, self._front = log, 0
-        self._sweep_at = 2 * len(log) + _SWEEP_AT
+        return log
 
 
 class _Weighed:
@@ -218,7 +273,7 @@ class HeapOrder:
     the heap is rebuilt once, in O(n).
     """
 
-    __slots__ = ("_age", "_by_cost", "_clock", "_heap", "_known")
+    __slots__ = ("_age", "_by_cost", "_clock", "_heap", "_known", "epoch")
 
     REBUILD_AFTER = 256
 
@@ -228,6 +283,7 @@ class HeapOrder:
             by_cost: True = uses x cost / size with ageing; False = the number of uses alone.
         """
         self._by_cost = by_cost
+        self.epoch = 0
         self._clock = 0
         self._age = 0.0
         self._known: dict[int, _Weighed] = {}
@@ -266,6 +322,15 @@ class HeapOrder:
             self._clock += 1
             item.rank, item.born, item.aside = (-inf, self._clock), self._clock, False
             heappush(self._heap, (item.rank, version, item.born))
+
+    def swap(self, one: int, other: int) -> None:
+        places = ((one, self.rank(other)), (other, self.rank(one)))
+        for version, rank in places:
+            item = self._known[version]
+            self._clock += 1
+            item.rank, item.born = rank, self._clock
+            if not item.aside:
+                heappush(self._heap, (rank, version, item.born))
 
     def remove(self, version: int) -> None:
         """See `EvictionPolicy`. Its item in the heap is dropped when it surfaces, or when too many are outdated."""

@@ -10,7 +10,7 @@ Room for one extent is taken, in this order, from
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from serving.kvpool.core.entry import Entry, Kind
@@ -115,7 +115,9 @@ class RunSearch:
                 continue
             if entry.pinned or entry.guards >= PIN:
                 return None
-            stays = entry.guards or (entry.kind is Kind.MODEL and entry.version != self._coldest)
+            stays = entry.guards >= inventory.stays_from or (
+                entry.kind is Kind.MODEL and entry.version != self._coldest
+            )
             heat = max(heat, (2 if stays else 1, inventory.policy.rank(entry.version)))
         return heat
 
@@ -177,7 +179,7 @@ class Evictor:
             span = allocator.span_at(entry.offset)
             return span.block_bytes == block and not span.closed
 
-        entry = self._guards.give_up(fits)
+        entry = self._give_up(fits)
         if entry is not None:
             self._inventory.leave_dram(entry)
             return allocator.allocate(nbytes)
@@ -202,6 +204,8 @@ class Evictor:
         if version is None:
             return None
         entry = self._by_version[version]
+        if entry.guards:
+            entry = self._instead(entry)
         if (entry.on_ssd or not 0 < entry.nbytes <= self._ssd_bytes) and self._allocator.reusable(entry.offset, nbytes):
             return self._inventory.make_way(entry, nbytes)
         return None
@@ -334,13 +338,45 @@ class Evictor:
     def _coldest(self, limit: int) -> list[Entry]:
         by_version = self._by_version
         versions = self._policy.coldest(limit, self._may_leave)
-        return [by_version[version] for version in versions]
+        entries = [by_version[version] for version in versions]
+        for place, entry in enumerate(entries):
+            if entry.guards:
+                entries[place] = other = self._instead(entry)
+                if other in entries[place + 1 :]:
+                    entries[entries.index(other, place + 1)] = entry
+        return entries
+
+    def _instead(self, entry: Entry) -> Entry:
+        """The entry that leaves in the place of a claimed one: of the same namespace, never of another; or itself."""
+
+        def fits(one: Entry) -> bool:
+            return _movable(one) and one.nbytes == entry.nbytes
+
+        other = self._inventory.own.instead(entry, self._may_step_in) or self._guards.give_up(fits, entry.account)
+        if other is None or other is entry:
+            return entry
+        self._policy.swap(entry.version, other.version)
+        return other
+
+    def _give_up(self, wanted: Callable[[Entry], bool]) -> Entry | None:
+        """A retained entry that now may leave: of the namespace whose turn it is, if that has one."""
+        if not self._inventory.alone:
+            coldest = self._policy.coldest(_LOOKS[-1], self._may_leave)
+            for account in dict.fromkeys([self._by_version[version].account for version in coldest]):
+                entry = self._guards.give_up(wanted, account) if account.retained_bytes else None
+                if entry is not None:
+                    return entry
+        return self._guards.give_up(wanted)
+
+    def _may_step_in(self, version: int) -> bool:
+        entry = self._by_version[version]
+        return self._may_leave(version) and not entry.guards and entry.kind is not Kind.MODEL
 
     def _may_leave(self, version: int) -> bool:
         entry = self._by_version[version]
         return not (  # `pinned`, spelled out: this is asked more often than anything else
             entry.leases
-            or entry.guards
+            or entry.guards >= self._inventory.stays_from
             or entry.holders
             or entry.spilling
             or entry.loading

@@ -17,9 +17,10 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from serving.errors import LedgerError
-from serving.kvpool.core.claim_runs import ClaimOwner, ClaimRun
+from serving.kvpool.core.claim_runs import ClaimLimits, ClaimOwner, ClaimRun
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.manager_stats import Counters
+from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.server_settings import ClaimSettings
 from serving.values.kv_hints import ClaimKind
 
@@ -47,7 +48,7 @@ class Guards:
         """
         Args:
             capacity_bytes: of the server's memory.
-            freed: called with an entry that is no longer guarded.
+            freed: called with an entry that is no longer guarded, or no longer pinned.
             cooled: called with an entry that is no longer claimed and has not been used since its claim.
             reordered: called with an entry that was not claimed before, or is not any more.
         """
@@ -59,9 +60,9 @@ class Guards:
         self._retain_budget = int(settings.retain_share * capacity_bytes)
         self._pin_budget = int(settings.pin_share * capacity_bytes)
         self._max_ttl_s = settings.max_ttl_s
-        # At most one item of each run, corrected when it surfaces: deadlines only move back. Always the same lists.
+        # At most one item of each run, corrected when it surfaces: deadlines only move back. Always the same list.
         self.due: list[tuple[float, int, ClaimRun]] = []
-        self._order: list[tuple[float, int, ClaimRun]] = []
+        self._owners: dict[Account, ClaimOwner] = {}
         self._numbers = 0
         self._sweep_at = _SWEEP_AT
 
@@ -69,6 +70,13 @@ class Guards:
     def next_due(self) -> float | None:
         """No run ends by itself before this."""
         return self.due[0][0] if self.due else None
+
+    def owner_of(self, account: Account) -> ClaimOwner:
+        """The claims of an account."""
+        owner = self._owners.get(account)
+        if owner is None:
+            owner = self._owners[account] = ClaimOwner(account, ClaimLimits())
+        return owner
 
     # Beginning and end of a run
 
@@ -130,6 +138,8 @@ class Guards:
                     self._reordered(entry)
             if cool and not entry.claims and entry.last_use <= run.at:
                 self._cooled(entry)
+        if run.live:
+            run.owner.account.claims -= 1
         run.live = False
         self._sweep()
         return unclaimed
@@ -182,13 +192,24 @@ class Guards:
 
     # Room
 
-    def give_up(self, wanted: Callable[[Entry], bool]) -> Entry | None:
+    def give_up(self, wanted: Callable[[Entry], bool], account: Account | None = None) -> Entry | None:
         """End the protection of one retained entry, so that it may leave memory: the nearest deadline first.
 
         Args:
             wanted: which entries are of use.
+            account: whose entry; None = any.
         """
-        order = self._order
+        if account is not None:
+            return self._give_up_of(self.owner_of(account), wanted)
+        owners = [owner for owner in self._owners.values() if owner.order]
+        for owner in sorted(owners, key=lambda owner: owner.order[0][0]) if len(owners) > 1 else owners:
+            entry = self._give_up_of(owner, wanted)
+            if entry is not None:
+                return entry
+        return None
+
+    def _give_up_of(self, owner: ClaimOwner, wanted: Callable[[Entry], bool]) -> Entry | None:
+        order = owner.order
         passed: list[tuple[float, int, ClaimRun]] = []
         found: Entry | None = None
         while order and found is None:
@@ -252,13 +273,15 @@ class Guards:
 
     def _retains_over(self, owner: ClaimOwner) -> bool:
         limit = owner.limits.retain_bytes
-        over = self.retained_bytes > self._retain_budget
-        return over or (limit is not None and owner.account.retained_bytes > limit)
+        return owner.account.retained_bytes > (
+            self._retain_budget if limit is None else min(self._retain_budget, limit)
+        )
 
     def _demote(self, run: ClaimRun) -> None:
         self._delist(run)
         for entry in self.existing(run.versions[: run.cut]):
-            self._weigh(entry, 1 - PIN)
+            self._weigh(entry, 1)
+            self._lift(entry, PIN)
         run.kind = ClaimKind.RETAIN
         self._enlist(run)
 
@@ -286,6 +309,7 @@ class Guards:
             if entry.claims == 1 and not again:
                 self._reordered(entry)
         run.cut, run.live = len(run.versions), True
+        run.owner.account.claims += 1
         self._numbers += 1
         heappush(self.due, (run.until, self._numbers, run))
         self._enlist(run)
@@ -294,9 +318,11 @@ class Guards:
         """Drop the items of ended runs from both heaps once they are the greater part."""
         if len(self.due) > self._sweep_at:
             self.due[:] = [(run.until, number, run) for _until, number, run in self.due if run.live]
-            self._order = [(run.until, number, run) for _until, number, run in self._order if run in run.owner.retains]
             heapify(self.due)
-            heapify(self._order)
+            for owner in self._owners.values():
+                order = owner.order
+                owner.order = [(run.until, number, run) for _until, number, run in order if run in owner.retains]
+                heapify(owner.order)
             self._sweep_at = 2 * len(self.due) + _SWEEP_AT
 
     def _extend(self, run: ClaimRun, now: float) -> None:
@@ -315,7 +341,7 @@ class Guards:
             return
         if run not in owner.retains:
             self._numbers += 1
-            heappush(self._order, (run.until, self._numbers, run))
+            heappush(owner.order, (run.until, self._numbers, run))
         owner.retains[run] = None
         owner.retains.move_to_end(run)
 
@@ -332,8 +358,9 @@ class Guards:
         return self._lift(entry, PIN if run.kind is ClaimKind.PIN else 1)
 
     def _lift(self, entry: Entry, unit: int) -> bool:
+        before = entry.guards
         self._weigh(entry, -unit)
-        if not entry.guards:
+        if not entry.guards or before >= PIN > entry.guards:
             self._freed(entry)
         return not entry.guards
 

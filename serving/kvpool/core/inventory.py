@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, Kind, Order, Space, Unlink
-from serving.kvpool.core.eviction import make_policy
-from serving.kvpool.core.guards import Guards
+from serving.kvpool.core.eviction import QueueOrder, make_policy
+from serving.kvpool.core.guards import PIN, Guards
 from serving.kvpool.core.leases import LeaseBook, ReservationBook
 from serving.kvpool.core.manager_stats import Counters
+from serving.kvpool.core.own_order import OwnFiles, OwnOrders
 from serving.kvpool.core.quotas import Account, AccountBook
 from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.slab_allocator import SlabAllocator
@@ -48,9 +49,11 @@ class Inventory:
         self.orders: list[Order] = []
         self.by_version: dict[int, Entry] = {}
         self.at: dict[int, Entry] = {}  # offset -> the entry whose extent begins there
-        # Entries on SSD, the one used longest ago first: those that nobody claims, and the others.
-        self.ssd_order: OrderedDict[int, Entry] = OrderedDict()
-        self.ssd_claimed: OrderedDict[int, Entry] = OrderedDict()
+        self.ssd_order = QueueOrder(moves=True)  # entries on SSD, the one used longest ago first
+        self.ssd_own: dict[Account, OwnFiles] = {}  # the same of each namespace that claims
+        self.own = OwnOrders(self.policy, self.by_version)
+        self.stays_from = 1
+        """Guards from which an entry takes no part in the order: those of a pin, once several namespaces share it."""
         hooks = (self._unguarded, self._cool, self._reorder)
         self.guards = Guards(settings.claims, self.allocator.capacity_bytes, self.counters, self.by_version, *hooks)
         self.ssd_used_bytes = 0
@@ -109,6 +112,8 @@ class Inventory:
         home = self._last_home if space is self._last_space else self.home(space)
         if not home:
             self._spaces[space] = home
+            if self.alone:
+                self._share()
         entry = Entry(version, space, hash, kind, nbytes, account, offset, 0, writer)
         self.by_version[version] = home[hash] = entry
         if offset >= 0:
@@ -132,6 +137,8 @@ class Inventory:
         nbytes = entry.nbytes
         # Every context block is about as many tokens to compute again; a model is as many bytes to read again.
         self.policy.insert(entry.version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
+        if self.own:
+            self.own.add(entry)
 
     def onto_ssd(self, entry: Entry) -> None:
         """Count an entry as on SSD: its file is complete. Its bytes were counted at the start of the write."""
@@ -139,7 +146,11 @@ class Inventory:
         if self.changes is not None:
             self._tell(entry, STORAGE)
         entry.account.ssd_bytes += entry.nbytes
-        self.ssd_order_of(entry)[entry.version] = entry
+        self.ssd_order.insert(entry.version, 0, 0.0)
+        if self.ssd_own and (own := self.ssd_own.get(entry.account)) is not None:
+            own.of(entry).insert(entry.version, 0, 0.0)
+        elif entry.claims:
+            self._reorder(entry)
         if not entry.in_dram:
             entry.answer = None
 
@@ -165,7 +176,7 @@ class Inventory:
             if entry.account.quota_bytes:
                 entry.account.order.move_to_end(entry.version)
             if entry.on_ssd:
-                self.ssd_order_of(entry).move_to_end(entry.version)
+                self._use_file(entry)
             elif entry.spilling:
                 entry.used_since = True
         self.policy.touch([entry.version for entry in entries])
@@ -176,7 +187,7 @@ class Inventory:
         if entry.account.quota_bytes:
             entry.account.order.move_to_end(entry.version)
         if entry.on_ssd:
-            self.ssd_order_of(entry).move_to_end(entry.version)
+            self._use_file(entry)
         elif entry.spilling:
             entry.used_since = True
         self.policy.use(entry.version)
@@ -185,28 +196,64 @@ class Inventory:
         """Note the end of a use that kept an entry's extent."""
         if entry.hidden:
             self._settle(entry)
-        elif entry.in_dram and not entry.guards and not entry.pinned:
+        elif entry.in_dram and entry.guards < self.stays_from and not entry.pinned:
             self.policy.put_back(entry.version)
+            if self.own:
+                self.own.put_back(entry)
+
+    def _use_file(self, entry: Entry) -> None:
+        self.ssd_order.use(entry.version)
+        if self.ssd_own and (own := self.ssd_own.get(entry.account)) is not None:
+            own.of(entry).use(entry.version)
 
     # Claims
 
-    def ssd_order_of(self, entry: Entry) -> OrderedDict[int, Entry]:
-        """The one of the two orders on SSD that an entry belongs to."""
-        return self.ssd_claimed if entry.claims else self.ssd_order
+    def _share(self) -> None:
+        """From the second namespace on, claimed entries take part in the order that all share; see `own_order.py`."""
+        spaces = iter(self._spaces)
+        first = next(spaces).namespace
+        if all(space.namespace == first for space in spaces):
+            return
+        self.stays_from = PIN
+        for account in self.accounts.accounts().values():
+            for version in account.shown if account.retained_bytes else ():
+                self._unguarded(self.by_version[version])
+
+    @property
+    def alone(self) -> bool:
+        """Whether one namespace has the server to itself, so that its claimed entries stay out of the order."""
+        return self.stays_from != PIN
+
+    def recount(self) -> None:
+        """Find out whether a namespace has the server to itself by now. Ignored while entries are retained."""
+        if not self.alone and not self.guards.retained_bytes:
+            self.stays_from = 1
+            if self._spaces:
+                self._share()
 
     def _unguarded(self, entry: Entry) -> None:
-        if entry.in_dram and not entry.pinned:
+        if entry.in_dram and not entry.pinned and entry.guards < self.stays_from:
             self.policy.put_back(entry.version)
+            if self.own:
+                self.own.put_back(entry)
 
     def _cool(self, entry: Entry) -> None:
         self.policy.cool(entry.version)
+        if self.own and entry.in_dram:
+            self.own.add(entry)
         if entry.on_ssd:
-            self.ssd_order.move_to_end(entry.version, last=False)
+            self.ssd_order.cool(entry.version)
+            if (own := self.ssd_own.get(entry.account)) is not None:
+                own.of(entry).cool(entry.version)
 
     def _reorder(self, entry: Entry) -> None:
         if entry.on_ssd:
-            (self.ssd_order if entry.claims else self.ssd_claimed).pop(entry.version)
-            self.ssd_order_of(entry)[entry.version] = entry
+            own = self.ssd_own.get(entry.account)
+            if own is not None:
+                own.reorder(entry)
+            elif entry.claims:
+                on_ssd = [one for one in map(self.by_version.__getitem__, entry.account.shown) if one.on_ssd]
+                self.ssd_own[entry.account] = OwnFiles(sorted(on_ssd, key=lambda one: self.ssd_order.rank(one.version)))
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
         """See `AccountBook`. An account without a quota does not follow uses, so a new quota builds its order again."""
@@ -315,7 +362,9 @@ class Inventory:
         if self.changes is not None:
             self._tell(entry, STORAGE, gone=True)
         entry.account.ssd_bytes -= entry.nbytes
-        del self.ssd_order_of(entry)[entry.version]
+        self.ssd_order.remove(entry.version)
+        if self.ssd_own and (own := self.ssd_own.get(entry.account)) is not None:
+            own.of(entry).remove(entry.version)
         self.unlink(entry)
 
     def _tell(self, entry: Entry, medium: str, *, gone: bool = False) -> None:

@@ -126,9 +126,13 @@ def _check_orders(inventory: Inventory) -> None:
     movable = {v for v, e in inventory.by_version.items() if e.in_dram and not e.hidden}
     if len(inventory.policy) != len(movable) or any(version not in inventory.policy for version in movable):
         raise LedgerError("the order of eviction does not have exactly the entries in DRAM")
-    on_ssd = {v: bool(e.claims) for v, e in inventory.by_version.items() if e.on_ssd}
-    if {**dict.fromkeys(inventory.ssd_order, False), **dict.fromkeys(inventory.ssd_claimed, True)} != on_ssd:
+    on_ssd = {v: e for v, e in inventory.by_version.items() if e.on_ssd}
+    own = inventory.ssd_own
+    owned = [version in own[entry.account].of(entry) for version, entry in on_ssd.items() if entry.account in own]
+    if list(on_ssd) != sorted(inventory.ssd_order) or not all(owned) or len(owned) != sum(map(len, own.values())):
         raise LedgerError("the order of the SSD tier does not have exactly the entries on SSD")
+    if any(entry.claims and entry.account not in own for entry in on_ssd.values()):
+        raise LedgerError("a claimed entry on SSD is not known as such")
 
 
 def _check_leases(inventory: Inventory) -> None:

@@ -24,9 +24,10 @@ class Account:
         shown: versions of its committed entries, in order of commit.
         order: the same in order of last use, the oldest first; empty without a quota, which needs no order.
         retained_bytes, pinned_bytes: of entries that its claims guard, see `guards.py`.
+        claims: live runs of claimed blocks.
     """
 
-    __slots__ = ("dram_bytes", "order", "pinned_bytes", "quota_bytes", "retained_bytes", "shown", "ssd_bytes")
+    __slots__ = ("claims", "dram_bytes", "order", "pinned_bytes", "quota_bytes", "retained_bytes", "shown", "ssd_bytes")
 
     def __init__(self, quota_bytes: int = 0) -> None:
         """
@@ -38,6 +39,7 @@ class Account:
         self.ssd_bytes = 0
         self.retained_bytes = 0
         self.pinned_bytes = 0
+        self.claims = 0
         self.shown: dict[int, None] = {}
         # An OrderedDict, because finding the first item of a plain dict gets slow after many deletions.
         self.order: OrderedDict[int, None] = OrderedDict()

@@ -7,7 +7,6 @@ a successor of a hidden entry waits until the write is complete and the removal 
 from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum
-from itertools import chain
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
@@ -89,7 +88,7 @@ class Spills:
             return True
         victims: list[Entry] = []
         passed = 0
-        for entry in chain(inventory.ssd_order.values(), inventory.ssd_claimed.values()):
+        for entry in map(inventory.by_version.__getitem__, inventory.ssd_order):
             if entry.leases or entry.loading:
                 passed += 1
                 if passed > _SEARCH:
@@ -101,10 +100,34 @@ class Spills:
                 break
         if lacking > 0:
             return False
+        moved: dict[int, Entry] = {}
         for entry in victims:
+            while entry.version in moved:
+                entry = moved[entry.version]
+            victim = self._instead(entry)
+            if victim is not entry:
+                inventory.ssd_order.swap(entry.version, victim.version)
+                moved[victim.version] = entry
             inventory.counters.evicted_from_ssd += 1
-            inventory.leave_ssd(entry)
+            inventory.leave_ssd(victim)
         return True
+
+    def _instead(self, entry: Entry) -> Entry:
+        """The file of its namespace that leaves in its place: one that is not claimed, if there is any of its size."""
+        by_version, files = self._inventory.by_version, self._inventory.ssd_own
+        own = files.get(entry.account)
+        if own is None:
+            return entry
+        if not entry.account.claims:
+            del files[entry.account]
+            return entry
+
+        def usable(version: int) -> bool:
+            one = by_version[version]
+            return not one.leases and not one.loading and one.nbytes == entry.nbytes
+
+        version = own.first(usable)
+        return entry if version is None else by_version[version]
 
     def finish(self, version: int, ok: bool) -> None:
         """Report the end of a spill.
@@ -175,9 +198,19 @@ class Spills:
                 self.demote(entry, since)
         while self._idle and not self.under_way:
             _version, entry = self._idle.popitem(last=False)
-            room = self._inventory.ssd_order or self._inventory.ssd_used_bytes + entry.nbytes <= self._ssd_bytes
-            if room and entry.claims and entry.in_dram and not (entry.on_ssd or entry.spilling or entry.hidden):
+            if (
+                self._room_for_copy(entry)
+                and entry.claims
+                and entry.in_dram
+                and not (entry.on_ssd or entry.spilling or entry.hidden)
+            ):
                 self.write_through(entry)
+
+    def _room_for_copy(self, entry: Entry) -> bool:
+        """Whether a copy of a claimed entry costs no other claimed one and no other namespace a place on SSD."""
+        inventory = self._inventory
+        own = inventory.ssd_own.get(entry.account) if inventory.alone else None
+        return inventory.ssd_used_bytes + entry.nbytes <= self._ssd_bytes or (own is not None and own.spare)
 
     def _write_owed(self) -> None:
         for _ in range(len(self._later)):

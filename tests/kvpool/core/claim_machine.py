@@ -224,8 +224,8 @@ class ClaimMachine(MemoryMachine):
             assert entry.guards % PIN + entry.guards // PIN <= entry.claims
         capacity = inventory.allocator.capacity_bytes
         assert inventory.guards.pinned_bytes <= self.CLAIMS.pin_share * capacity
-        if not self.CLAIMS.pin_share:
-            assert inventory.guards.retained_bytes <= self.CLAIMS.retain_share * capacity
+        for account in inventory.accounts.accounts().values() if not self.CLAIMS.pin_share else ():
+            assert account.retained_bytes <= self.CLAIMS.retain_share * capacity
         for namespace, sessions in self.sessions.items():
             facts = self.manager.claims.sessions(namespace, 100, self.now)
             assert [one.session for one in facts] == list(reversed(sessions))

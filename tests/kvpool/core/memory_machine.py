@@ -367,8 +367,11 @@ class MemoryMachine(RuleBasedStateMachine):
     def what_may_leave_is_offered(self) -> None:
         if hasattr(self, "manager"):
             inventory = self.manager._inventory
-            idle = {v for v, e in inventory.by_version.items() if e.in_dram and not (e.pinned or e.guards)}
-            policy, entries = inventory.policy, inventory.by_version
-            offered = policy.coldest(1000, lambda version: not (entries[version].pinned or entries[version].guards))
+            idle = {
+                v
+                for v, e in inventory.by_version.items()
+                if e.in_dram and not e.pinned and e.guards < inventory.stays_from
+            }
+            offered = inventory.policy.coldest(1000, idle.__contains__)
             assert set(offered) == idle
             assert len(offered) == len(idle)

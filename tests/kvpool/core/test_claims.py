@@ -179,15 +179,17 @@ def test_a_very_long_claim_ends_at_the_limit_and_a_clock_jump_ends_all(ttl_s: fl
 
 
 def test_over_budget_the_own_oldest_claim_is_clipped_never_another_tenants() -> None:
-    manager = small_manager(slabs=2)  # 8 pages, half of which may be claimed
+    manager = small_manager(slabs=2)  # 8 pages, of which each may claim half
     put(manager, 0, 1, space=OTHER)
     put(manager, *range(2, 8))
     assert claim(manager, 0, 1, space=OTHER, session="theirs").status is HintStatus.ACCEPTED
     assert claim(manager, 2, 3, session="old").blocks == 2
-    outcome = claim(manager, 4, 5, 6, session="new")
-    assert (outcome.status, outcome.blocks, outcome.wanted) == (HintStatus.CLIPPED, 2, 3)
-    assert manager.stats().retained_bytes == 4 * PAGE
-    assert sorted(replaced(manager, 4)) == [2, 3, 6, 7]
+    assert claim(manager, 4, 5, 6, session="new").status is HintStatus.ACCEPTED
+    assert manager.stats().retained_bytes == 6 * PAGE
+    outcome = claim(manager, 2, 3, 4, 5, 6, session="newest")
+    assert (outcome.status, outcome.blocks, outcome.wanted) == (HintStatus.CLIPPED, 4, 5)
+    assert manager.stats().retained_bytes == 6 * PAGE
+    assert replaced(manager, 4) == [1, 0, 6, 7], "whose turn it is decides which tenant's block leaves"
 
 
 def test_limits_of_a_namespace() -> None:
