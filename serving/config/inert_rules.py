@@ -54,10 +54,16 @@ _OF_POOL = (
     *keys_of("simulation", "pool_gb_per_s pool_plane ssd_gb_per_s"),
 )
 
-_CLAIMS = keys_of("kvcache", "retain_share pin_share max_ttl_s sessions branches")
+_CLAIMS = keys_of("kvcache", "retain_share max_ttl_s sessions branches")
 
 _IN_VIRTUAL_TIME = (
-    Rule(VIRTUAL, _CLAIMS, "in virtual time: there no request claims its blocks"),
+    Rule(VIRTUAL, ("kvcache.pin_share",), "in virtual time: there nothing is pinned"),
+    Rule(
+        VIRTUAL,
+        _CLAIMS,
+        'in virtual time without [gateway] tool_pauses = "act": there no request claims its blocks',
+        when=lambda config: config.gateway.tool_pauses != "act",
+    ),
     Rule(
         VIRTUAL,
         keys_of("engine", "drafts draft_tokens lookup_tokens forced_tokens"),
