@@ -69,6 +69,7 @@ def metrics() -> str:
     """The page."""
     gateway = GatewayMetrics("m")
     gateway.hinted("touch", "accepted")
+    gateway.paused("tool", 1.0)
     gateway.line = _Line()
     gateway.expect(("default",), [("GET", "/health", 200)])
     gateway.publish_instance(_instance())

@@ -16,6 +16,7 @@ HttpServer = Literal["uvicorn", "serve"]
 Order = Literal["arrival", "job"]
 Routing = Literal["load", "locality", "round_robin", "power_of_two"]
 Media = Literal["note", "refuse"]
+ToolPauses = Literal["off", "observe", "act"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class GatewayConfig:
         in_place(GATEWAY),
         (
             restarts(GATEWAY),
-            "host port server routing timelines trace_endpoint trace_share response_store kept_responses "
+            "host port server routing tool_pauses timelines trace_endpoint trace_share response_store kept_responses "
             "kept_responses_mib kept_response_s background_responses background_lease_s",
         ),
         (in_place(SERVE), "replicas"),
@@ -115,6 +116,12 @@ class GatewayConfig:
         "the turn of the session that began first, so that jobs of agents end sooner; a turn overtakes only requests "
         "that arrived within 2 minutes before it; with `job` requests wait at the gateway instead of at instances",
         default="arrival",
+    )
+    tool_pauses: ToolPauses = key(
+        "learn how long each tool of a tenant takes, from answers with tool calls to the next requests of their "
+        "sessions: `observe` = for the metric `cloudmatrix:kv_pause_seconds`; `act` = sessions also keep their blocks "
+        "for that time, on SSD if it is long; needs a KV-cache pool",
+        default="off",
     )
     timelines: int = key(
         "timelines of past requests kept per replica for `cloudmatrix explain`; 0 = none, and nothing is measured "

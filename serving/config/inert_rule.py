@@ -99,3 +99,15 @@ SIZE_RULES = (
         when=lambda config: config.simulation.start_s > 0 and config.autoscaler.decode_step_npus == 0,
     ),
 )
+
+CLAIM_KEYS = keys_of("kvcache", "retain_share pin_share max_ttl_s sessions branches")
+
+CLAIM_RULES = (
+    Rule(VIRTUAL, ("kvcache.pin_share",), "in virtual time: there nothing is pinned"),
+    Rule(
+        VIRTUAL,
+        CLAIM_KEYS,
+        'in virtual time without [gateway] tool_pauses = "act": there no request claims its blocks',
+        when=lambda config: config.gateway.tool_pauses != "act",
+    ),
+)

@@ -4,7 +4,7 @@ The first matching rule is reported, so more specific rules precede general ones
 """
 
 from serving.config.inert_expert_rules import EXPERT_RULES
-from serving.config.inert_rule import ALL, PLAN, SERVE, SIZE_RULES, VIRTUAL, Rule
+from serving.config.inert_rule import ALL, CLAIM_KEYS, CLAIM_RULES, PLAN, SERVE, SIZE_RULES, VIRTUAL, Rule
 from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
 from serving.values.pool_kinds import ENGINE_POOLS
@@ -52,12 +52,11 @@ _OF_POOL = (
     *keys_of("kvcache", _CACHE_KEYS),
     *keys_of("autoscaler", "min_kvcache max_kvcache"),
     *keys_of("simulation", "pool_gb_per_s pool_plane ssd_gb_per_s"),
+    "gateway.tool_pauses",
 )
 
-_CLAIMS = keys_of("kvcache", "retain_share pin_share max_ttl_s sessions branches")
-
 _IN_VIRTUAL_TIME = (
-    Rule(VIRTUAL, _CLAIMS, "in virtual time: there no request claims its blocks"),
+    *CLAIM_RULES,
     Rule(
         VIRTUAL,
         keys_of("engine", "drafts draft_tokens lookup_tokens forced_tokens"),
@@ -352,7 +351,7 @@ _BY_CACHE = (
     ),
     Rule(
         SERVE,
-        (*_CLAIMS, *keys_of("namespaces", "quota_mib retain_mib pin_mib max_ttl_s")),
+        (*CLAIM_KEYS, *keys_of("namespaces", "quota_mib retain_mib pin_mib max_ttl_s")),
         "with [kvcache] replicas = 0: there is no KV-cache pool to have a part of",
         when=_no_pool,
     ),

@@ -1,8 +1,9 @@
 """A histogram that costs a bisection and two additions per observation, for a single-threaded event loop."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.samples import Exemplar
 
 SECONDS_TTFT = (
@@ -17,9 +18,10 @@ SECONDS_REQUEST = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
     *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+SECONDS_PAUSE = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 3600.0)
 CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
-"""The five bucket lists above are vLLM's, so that dashboards made for it fit."""
+"""Except for pauses, these lists are vLLM's, so that dashboards made for it fit."""
 
 
 def token_buckets(limit: int) -> tuple[float, ...]:
@@ -49,6 +51,29 @@ class BucketHistogram:
         """Count `value`, `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
+
+
+class NamedHistograms:
+    """Histograms by name: at most `most` names, further ones share `other`."""
+
+    def __init__(self, bounds: Sequence[float], most: int) -> None:
+        self.by_name: dict[str, BucketHistogram] = {}
+        self._bounds = bounds
+        self._most = most
+
+    def observe(self, name: str, value: float) -> None:
+        """Count a value under a name."""
+        if name not in self.by_name and len(self.by_name) - ("other" in self.by_name) >= self._most:
+            name = "other"
+        self.by_name.setdefault(name, BucketHistogram(self._bounds)).observe(value)
+
+    def families(self, name: str, text: str, labels: Sequence[str], own: Sequence[str]) -> Iterable[Metric]:
+        """The metric, once it has values. `own`: values of the labels before the last."""
+        if self.by_name:
+            family = HistogramMetricFamily(name, text, labels=labels)
+            for last, one in self.by_name.items():
+                family.add_metric((*own, last), cumulative(one.bounds, one.counts), one.total)
+            yield family
 
 
 def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -23,11 +23,13 @@ from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
     CHOICES,
     PREEMPTIONS,
+    SECONDS_PAUSE,
     SECONDS_PER_TOKEN,
     SECONDS_REQUEST,
     SECONDS_TTFT,
     BucketHistogram,
     Exemplars,
+    NamedHistograms,
     cumulative,
     token_buckets,
 )
@@ -53,6 +55,8 @@ FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
 
 REJECTIONS = ("overloaded", "unavailable")
+MOST_PAUSED_TOOLS = 50
+"""Tools with a series of their own, of all tenants; further ones are counted as `other`."""
 AUDITS = ("sound", "unsound")
 RECOMPUTED = ("timeout", "unreachable", "checksum", "gone", "error")
 """Values of `MissReason`."""
@@ -151,6 +155,7 @@ class GatewayMetrics(Collector):
         self.recomputed: Counter[str] = Counter(dict.fromkeys(RECOMPUTED, 0))
         self.audits: Counter[str] = Counter(dict.fromkeys(AUDITS, 0))
         self.hints: Counter[tuple[str, str]] = Counter()
+        self.pauses = NamedHistograms(SECONDS_PAUSE, MOST_PAUSED_TOOLS)
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -210,6 +215,10 @@ class GatewayMetrics(Collector):
     def hinted(self, action: str, outcome: str) -> None:
         """Count an action of KV hints. `action`: one of a fixed set of names."""
         self.hints[(action, outcome)] += 1
+
+    def paused(self, tool: str, seconds: float) -> None:
+        """Count a pause between a call of this tool and the session's next request."""
+        self.pauses.observe(tool, seconds)
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count a finished HTTP exchange. `handler` is a route's pattern, never a raw path."""
@@ -350,6 +359,8 @@ class GatewayMetrics(Collector):
             hinted = {(*own, *names): count for names, count in self.hints.items()}
             text = "Actions of KV hints, by outcome"
             yield _counter("cloudmatrix:kv_hint", text, (*LABELS, "action", "outcome"), hinted)
+        text = "From an answer with calls of a tool to the next request of its session [s]"
+        yield from self.pauses.families("cloudmatrix:kv_pause_seconds", text, (*LABELS, "tool"), own)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         if http:
             names = (*LABELS, "method", "handler", "status")

@@ -11,11 +11,18 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from serving.gateway.core.kv_hints import SessionName
 from serving.virtual.event_queue import EventQueue
 from serving.virtual.journal_book import Book
+from serving.virtual.pauses import SessionTurn
 from serving.virtual.result import NO_PAUSE
 from serving.virtual.workload.columns import RequestStream, TraceRequest
-from serving.virtual.workload.jobs import JobTurn, TraceJob
+from serving.virtual.workload.jobs import TraceJob
+
+_CALLS = ("tool_use", "tool_calls", "function_call")
+"""Reasons of recorded answers that end with tool calls."""
+_ONE_TOOL = ("tool",)
+"""Traces do not name tools."""
 
 Enter = Callable[[TraceRequest, float], None]
 """Submits a request to a gateway. Arguments: the request, and when it was sent [s]."""
@@ -97,10 +104,14 @@ class ArrivalFeed:
             for _ in range(concurrency):
                 self._send_next(0)
 
-    def turn_of(self, row: int) -> tuple[TraceJob, JobTurn] | None:
-        """The job and the turn of an open request; None if it is of no job."""
+    def session_turn(self, row: int) -> SessionTurn | None:
+        """The job of an open request, as a session, and whether its answer calls tools; None if it is of no job."""
         found = self._turns.get(row)
-        return None if found is None else (found[0].job, found[0].job.turns[found[1]])
+        if found is None:
+            return None
+        job, turn = found[0].job, found[0].job.turns[found[1]]
+        named = SessionName(str(job.number), str(turn.branch) if turn.branch else "")
+        return SessionTurn(named, _ONE_TOOL if turn.stop in _CALLS else ())
 
     # ---- requests --------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.event_queue import EventQueue
 from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
+from serving.virtual.pauses import SessionTurn, VirtualPauses
 from serving.virtual.ports import Directory, InstancePort
 from serving.virtual.result import Outcome
 
@@ -55,6 +56,7 @@ class VirtualGateway:
         timeout_s: deadline of each request [s].
         seed: of the whole run; the seed of a request is derived from it and the request's row.
         pool: from whose SSD tier waiting prompts are prefetched.
+        pauses: None = tool pauses are not learned.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class VirtualGateway:
         timeout_s: float,
         seed: int,
         pool: VirtualPool | None = None,
+        pauses: VirtualPauses | None = None,
     ) -> None:
         self._settings = settings
         self._core = Gateway(settings)
@@ -79,6 +82,7 @@ class VirtualGateway:
         self._timeout_s = timeout_s
         self._seed = seed
         self._pool = pool
+        self._pauses = pauses
         self._instances: dict[ReplicaId, InstancePort] = {}
         self._reported_at: dict[ReplicaId, float] = {}
         self._oldest_report = math.inf
@@ -88,12 +92,14 @@ class VirtualGateway:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "", session: str = "") -> None:
+    def submit(
+        self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "", turn: SessionTurn | None = None
+    ) -> None:
         """Submit a request to the core; it fails at once while the gateway is down.
 
         Args:
             request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
-            key: API key of the request. session: its job; empty = none.
+            key: API key of the request. turn: None = it is of no session.
         """
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
@@ -107,7 +113,9 @@ class VirtualGateway:
             SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row))),
             time_left_s=self._timeout_s,
             prompt_hashes=hashes,
+            claim=None if turn is None or self._pauses is None else self._pauses.entered(row, turn),
         )
+        session = "" if turn is None else turn.named.session
         self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), key, mark=row + 1, session=session)))
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
@@ -171,6 +179,8 @@ class VirtualGateway:
         lost = self.open_requests
         self._do(EndAll("the gateway was lost"))
         self._core = Gateway(self._settings)
+        if self._pauses is not None:
+            self._pauses.crash()
         for instance in self._instances.values():
             self._do(InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
             self.report(instance)
@@ -229,7 +239,7 @@ class VirtualGateway:
             if type(effect) is SequenceUpdate:  # an `isinstance` that fails takes four times as long
                 book.deliver(effect.number, effect.news, now, effect.queue_s)
                 if effect.news.finish_reason is not None:
-                    book.end(effect.number, Outcome.FINISHED, now)
+                    self._end(effect.number, Outcome.FINISHED)
             else:
                 self._carry_out(effect)
         while self._unsent:
@@ -250,12 +260,17 @@ class VirtualGateway:
                     self._pool.prefetch(effect.namespace, effect.hashes, now)
             case JobFailed(number=row, failure=failure):
                 book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
-                book.end(row, Outcome.FAILED, now)
+                self._end(row, Outcome.FAILED)
             case Rejected(number=row, reason=reason):
                 book.decided(now, "reject", self._settings.name, "429", reason)
-                book.end(row, Outcome.REJECTED, now)
+                self._end(row, Outcome.REJECTED)
             case Broken(trace=trace):
                 raise LedgerError(f"a gateway failed on a request:\n{trace}")
+
+    def _end(self, row: int, outcome: Outcome) -> None:
+        if self._pauses is not None:
+            self._pauses.ended(row, finished=outcome is Outcome.FINISHED)
+        self._book.end(row, outcome, self._queue.now)
 
     def _send(self, effect: Send) -> None:
         order = effect.order

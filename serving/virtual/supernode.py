@@ -31,6 +31,7 @@ from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
 from serving.virtual.npu_placement import NpuPlacement
+from serving.virtual.pauses import pauses_of
 from serving.virtual.ports import Directory, WorkDone
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
@@ -296,6 +297,7 @@ class Supernode:
             config.gateway.request_timeout_s,
             self._seed,
             self.pool,
+            pauses_of(config, self.pool, self.queue),
         )
 
     def instances(self, pool: str) -> Sequence[PrefillInstance | DecodeInstance]:
@@ -356,9 +358,8 @@ class Supernode:
             if self.config.engine.prefix_reuse:
                 hashes = names.names(request.prompt_tokens, request.blocks, row)
             order = row, request.prompt_tokens, request.output_tokens, hashes
-            turn = None if self.arrivals is None else self.arrivals.turn_of(row)
-            session = "" if turn is None else str(turn[0].number)
-            self.gateways[row % len(self.gateways)].submit(order, request.key, session)
+            turn = None if self.arrivals is None else self.arrivals.session_turn(row)
+            self.gateways[row % len(self.gateways)].submit(order, request.key, turn)
 
         gateway_s = self.config.simulation.gateway_s
         self.arrivals = ArrivalFeed(workload, self.queue, self.book, gateway_s, enter, self._all_arrived)

@@ -6,6 +6,10 @@ nearly every prompt fits the model. Printed for each way: TTFT after pauses of 2
 memory for everything ("warm") beside it; for the second, the time of whole jobs, and of it the time without pauses.
 
   python -m tests.benchmarks.bench_agent_pool --trace agent_weka.jsonl
+  python -m tests.benchmarks.bench_agent_pool --trace agent_weka.jsonl load --agents 48
+
+The mode `load` repeats the second part with other numbers of agents, and adds learned tool pauses and the bound: all
+prompts cached in memory, and 16 prefill instances, so that nothing waits.
 """
 
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from serving.config.gateway import Order
+from serving.config.gateway import Order, ToolPauses
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.simulation import cost_model, simulate
@@ -26,6 +30,7 @@ CONFIG = ROOT / "deploy" / "cloudmatrix384.toml"
 CONTEXT_TOKENS = 95_000
 """Median context of the trace."""
 LENGTH = 0.5
+MODES = ("parts", "load")
 SERVERS = 4
 SSD_GB_PER_S = 5.0
 """A local NVMe disk for each memory server."""
@@ -40,6 +45,7 @@ class Way:
     ssd: float = 0.0
     prefetch: float = 0.0
     order: Order = "arrival"
+    pauses: ToolPauses = "off"
 
 
 WARM = Way("warm", memory=6.0)
@@ -47,6 +53,9 @@ LRU = Way("LRU")
 SSD = Way("LRU + SSD", ssd=4 / 3)
 PREFETCH = Way("LRU + SSD + prefetch", ssd=4 / 3, prefetch=0.1)
 JOBS = Way("LRU + SSD + prefetch + job order", ssd=4 / 3, prefetch=0.1, order="job")
+
+PAUSES = Way("LRU + SSD + prefetch + tool pauses", ssd=4 / 3, prefetch=0.1, pauses="act")
+ALL = Way("LRU + SSD + prefetch + job order + tool pauses", ssd=4 / 3, prefetch=0.1, order="job", pauses="act")
 
 
 def system(way: Way, conversations: int, prefills: int) -> ServeConfig:
@@ -67,7 +76,13 @@ def system(way: Way, conversations: int, prefills: int) -> ServeConfig:
         prefill=replace(shipped.prefill, replicas=prefills),
         decode=replace(shipped.decode, npus_per_instance=32),
         engine=replace(shipped.engine, max_model_len=262_144),
-        gateway=replace(shipped.gateway, order=way.order, request_timeout_s=3000.0, max_running_sequences=256),
+        gateway=replace(
+            shipped.gateway,
+            order=way.order,
+            tool_pauses=way.pauses,
+            request_timeout_s=3000.0,
+            max_running_sequences=256,
+        ),
         simulation=replace(shipped.simulation, ssd_gb_per_s=SSD_GB_PER_S),
     )
 
@@ -99,9 +114,10 @@ def _quantile(values: Sequence[float] | npt.NDArray[np.float64], p: int) -> floa
 
 def main() -> int:
     """Measure and print."""
-    parser = make_parser("bench_agent_pool", __doc__, 1)
+    parser = make_parser("bench_agent_pool", __doc__, 1, MODES)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="conversations of agents")
     parser.add_argument("--jobs", type=int, default=60, metavar="N", help="conversations played (default: 60)")
+    parser.add_argument("--agents", type=int, nargs="+", default=[16, 32], metavar="N", help="at a time, of `load`")
     arguments = parser.parse_args()
     if arguments.trace is None:
         print("not measured: give it --trace, a recording of agents' conversations")
@@ -109,10 +125,16 @@ def main() -> int:
     found = conditions(None, trace=arguments.trace.name, config=CONFIG.name, jobs=arguments.jobs)
     show_conditions(found)
     figures: list[Figure] = []
-    for way in (WARM, LRU, SSD, PREFETCH):
-        figures += played(way, arguments.trace, arguments.jobs, 24, 2)
-    for way, conversations in ((LRU, 16), (LRU, 32), (PREFETCH, 32), (JOBS, 32)):
-        figures += played(way, arguments.trace, arguments.jobs, conversations, 1)
+    parts = [(way, 24, 2) for way in (WARM, LRU, SSD, PREFETCH)]
+    parts += [(way, agents, 1) for way, agents in ((LRU, 16), (LRU, 32), (PREFETCH, 32), (JOBS, 32))]
+    load = [
+        (way, agents, 16 if way is WARM else 1)
+        for agents in arguments.agents
+        for way in (LRU, PREFETCH, JOBS, PAUSES, ALL, WARM)
+    ]
+    chosen = arguments.modes or MODES
+    for way, agents, prefills in [*(parts if "parts" in chosen else ()), *(load if "load" in chosen else ())]:
+        figures += played(way, arguments.trace, arguments.jobs, agents, prefills)
     report("agent pool", found, figures)
     return 0
 

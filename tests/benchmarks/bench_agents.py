@@ -7,6 +7,7 @@ have begun and not ended, averaged over the time in which conversations start.
     order   hit shares by eviction policy, block by block; if the cache knew each session's next turn, or its end; and
             of Belady's choice, which knows the next use of each block
     pool    the pool's own ledgers (serving/virtual/memory_pool.py): least recently used, without and with an SSD tier
+    pauses  the same ledgers, without and with learned tool pauses (serving/gateway/core/pause_times.py)
 """
 
 import heapq
@@ -18,8 +19,11 @@ from pathlib import Path
 
 from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
+from serving.gateway.core.kv_hints import HintLimits, SessionName
+from serving.gateway.core.pause_times import PauseTimes, pause_claim
 from serving.ids import BlockHash
 from serving.kvpool.core.eviction import EvictionPolicy, make_policy
+from serving.values.kv_hints import BlockClaim, ClaimedBlocks, ClaimKind
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.workload.block_names import BlockNames
 from serving.virtual.workload.jobs import TraceJob
@@ -27,7 +31,7 @@ from serving.virtual.workload.open import open_workload
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 
 SHARES = ((1, 2), (1, 3), (1, 5))
-MODES = ("order", "pool")
+MODES = ("order", "pool", "pauses")
 POLICIES = ("lru", "lfu", "fifo", "cost")
 TOKEN_BYTES = 70_272
 """KV of one token of the 671 B parameter model, all layers, in BF16: what the disk's pace is held against."""
@@ -45,6 +49,7 @@ class Use:
     blocks: tuple[BlockHash, ...]
     numbers: list[int]
     stream: tuple[int, int]
+    stop: str = ""
 
 
 def replay(jobs: Sequence[TraceJob], trace_block_tokens: int, block_tokens: int) -> list[Use]:
@@ -60,7 +65,7 @@ def replay(jobs: Sequence[TraceJob], trace_block_tokens: int, block_tokens: int)
             ends_s.append(at_s + _RESPONSE_S + _TOKEN_S * turn.output_tokens)
             blocks = names.names(turn.prompt_tokens, turn.blocks(), number)
             own = [numbers.setdefault(block, len(numbers)) for block in blocks]
-            found.append(Use(at_s, ends_s[-1], turn.prompt_tokens, blocks, own, (job.number, turn.branch)))
+            found.append(Use(at_s, ends_s[-1], turn.prompt_tokens, blocks, own, (job.number, turn.branch), turn.stop))
             number += 1
     return sorted(found, key=lambda use: use.at_s)
 
@@ -181,14 +186,52 @@ def pool_of(live: float, memory: float, ssd: float, block_bytes: int) -> Virtual
     return VirtualPool(config, block_bytes)
 
 
-def computed(uses: Sequence[Use], pool: VirtualPool, block_tokens: int) -> int:
+class PausePool:
+    """A pool whose sessions are kept by learned tool pauses."""
+
+    def __init__(self, pool: VirtualPool, limits: HintLimits) -> None:
+        self._pool = pool
+        self._times = PauseTimes(limits)
+
+    def ended(self, number: int, use: Use, now: float) -> None:
+        """A response has ended, and its prompt is stored."""
+        named = _session(use)
+        claim = pause_claim(named, self._times.limits)
+        run = ClaimedBlocks(ClaimKind.RETAIN, claim.spans[0].ttl_s, use.blocks)
+        self._pool.claim("", BlockClaim(claim.session, claim.branch, str(number), (run,)), now)
+        self._times.on_answer("", named, ["tool"] if use.stop == "tool_use" else [], now)
+
+    def arrives(self, use: Use) -> None:
+        """A request arrives."""
+        self.send(use.at_s)
+        self._times.on_request("", _session(use), use.at_s, offers_tools=True)
+
+    def send(self, now: float) -> None:
+        """Carry out the actions that are due up to now."""
+        while (due := self._times.next_due()) <= now:
+            for namespace, actions in self._times.on_due(due):
+                for action in actions:
+                    self._pool.hint(namespace, action, due)
+
+
+def _session(use: Use) -> SessionName:
+    return SessionName(str(use.stream[0]), str(use.stream[1]))
+
+
+def computed(uses: Sequence[Use], pool: VirtualPool, block_tokens: int, pauses: PausePool | None = None) -> int:
     """Prompt tokens that are not found in the pool. A prompt is stored when its response has ended."""
     total = 0
     ending: list[tuple[float, int]] = []
     for index, use in enumerate(uses):
         while ending and ending[0][0] <= use.at_s:
             end_s, one = heapq.heappop(ending)
+            if pauses is not None:
+                pauses.send(end_s)
             pool.store("", uses[one].blocks, 0, end_s)
+            if pauses is not None:
+                pauses.ended(one, uses[one], end_s)
+        if pauses is not None:
+            pauses.arrives(use)
         found = pool.lookup_and_hold("", use.blocks, 0, use.at_s)
         pool.release(found.handle, use.at_s)
         total += use.tokens - found.blocks * block_tokens
@@ -208,6 +251,24 @@ def pool_figures(uses: Sequence[Use], block_tokens: int) -> Iterator[Figure]:
         name = "computed prompt tokens, memory 1/5" + (", SSD 3/5" if ssd else "")
         yield Figure(name, "%", (100 * shares[ssd] / asked,))
     yield Figure("computed with SSD / without", "", (shares[3 / 5] / shares[0.0],), 0.5)
+
+
+def pause_figures(uses: Sequence[Use], block_tokens: int) -> Iterator[Figure]:
+    """Share of prompt tokens found in the pool: least recently used, and by how much tool pauses add to it."""
+    live, asked = live_blocks(uses), sum(use.tokens for use in uses)
+    for ssd in (0.0, 3 / 5):
+        for part, whole in SHARES:
+            name = f"memory {part}/{whole}" + (", SSD 3/5" if ssd else "")
+            found = []
+            for learns in (False, True):
+                progress(f"pool, {name}, tool pauses {learns}")
+                pool = pool_of(live, part / whole, ssd, block_tokens * TOKEN_BYTES)
+                pauses = PausePool(pool, HintLimits(tiered=ssd > 0, block_tokens=block_tokens)) if learns else None
+                found.append(100 * (1 - computed(uses, pool, block_tokens, pauses) / asked))
+                pool.check()
+            yield Figure(f"tokens found, {name}", "%", (found[0],))
+            goal = 1.0 if whole == 5 else -0.3
+            yield Figure(f"tool pauses add, {name}", "points", (found[1] - found[0],), goal, False)
 
 
 def _share(name: str, share: float) -> Figure:
@@ -234,6 +295,8 @@ def main() -> None:
         figures += order_figures(uses)
     if "pool" in (args.modes or MODES):
         figures += pool_figures(uses, args.block_tokens)
+    if "pauses" in (args.modes or MODES):
+        figures += pause_figures(uses, args.block_tokens)
     figures.append(Figure("time to run it", "s", (time.perf_counter() - begun,), 300.0))
     report("bench_agents", facts, figures)
 

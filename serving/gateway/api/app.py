@@ -24,6 +24,7 @@ from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
 from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
 from serving.gateway.api.hints.desk import HintDesk, KvHints
+from serving.gateway.api.hints.pauses import PauseDesk
 from serving.gateway.api.hints.routes import hints_router
 from serving.gateway.api.http.access import AccessMiddleware, DrainMiddleware, GatewayDrain, RootPathMiddleware
 from serving.gateway.api.http.auth import ApiKeyMiddleware, HostMiddleware
@@ -69,6 +70,7 @@ def create_app(
     batches: BatchShelf | None = None,
     hints: KvHints | None = None,
     prefixes: PrefixFinder | None = None,
+    pauses: PauseDesk | None = None,
 ) -> FastAPI:
     """Build the application. All dependencies are arguments; there is no global state.
 
@@ -82,13 +84,14 @@ def create_app(
         batches: files and batches; None = in memory.
         hints: memory servers that act on KV hints; None = there are none.
         prefixes: finds cached prefixes; None = there is no route for it.
+        pauses: learns tool pauses; None = they are not learned.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     texts, running = TextDesk(settings, metrics.clock), running or RunningRequests()
-    desk = HintDesk(hints, model, settings.hints, metrics)
+    desk = HintDesk(hints, model, settings.hints, metrics, pauses)
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), texts, running, desk)
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
     runs = background or BackgroundRuns(MemoryWorkStore(settings.background, metrics.clock))

@@ -67,6 +67,7 @@ class ChoiceOutput:
         "_stops",
         "_tokenizer",
         "cached_tokens",
+        "called",
         "completion_tokens",
         "drafts",
         "finished",
@@ -85,6 +86,8 @@ class ChoiceOutput:
         self.text_length = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.called: tuple[str, ...] = ()
+        """Names of the tools that it ends by calling."""
         self.pool: PoolUse | None = None
         self.drafts = DraftTally()
         self.resumptions = 0
@@ -270,6 +273,7 @@ class ChoiceOutput:
         reading = self._options.reading
         if reason is FinishReason.STOP and self._parser is not None and self._parser.calls:
             out.finish = "function_call" if reading is not None and reading.legacy else "tool_calls"
+            self.called = tuple(self._parser.called)
         if out.finish == "stop" and tokens and tokens[-1] not in self._options.eos_ids:
             out.stop_reason = tokens[-1]
 

@@ -8,7 +8,7 @@ only if that update takes long and its form has an event for this.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -42,6 +42,7 @@ class GenerationResponse(Response):
 
     Args:
         before_end: awaited after the last output, before the client receives the end of the response.
+        called: receives the names of the called tools before that; empty if the response ends otherwise.
         running: where the request is listed while it runs.
     """
 
@@ -56,6 +57,7 @@ class GenerationResponse(Response):
         arrived: float,
         before_end: Callable[[], Awaitable[None]] | None = None,
         running: RunningRequests | None = None,
+        called: Callable[[Collection[str]], None] | None = None,
     ) -> None:
         # The base class would build a body and headers of its own; other code reads only these three attributes.
         self.status_code = 200
@@ -70,6 +72,7 @@ class GenerationResponse(Response):
         self._arrived = arrived
         self._before_end = before_end
         self._running = running or RunningRequests()
+        self._called = called
         self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +103,7 @@ class GenerationResponse(Response):
                 # Encoding thousands of log-probabilities takes long enough to stall other streams.
                 further = {**run.replicas(), **answer_keys(self._order)}
                 body = answer.body(further) if answer.short else await asyncio.to_thread(answer.body, further)
-                await self._finish()
+                await self._finish(run)
         except Exception as error:
             run.failed = True
             await send_error(send, reply_on(scope, reply_logged(error, self._order.response_id)))
@@ -133,7 +136,7 @@ class GenerationResponse(Response):
                             await send_body({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
                 body = encoder.batch(batch) + encoder.closing({**run.replicas(), **answer_keys(self._order)})
-                await self._finish()
+                await self._finish(run)
                 await send({"type": "http.response.body", "body": body})
             return
         except Exception as error:
@@ -146,7 +149,9 @@ class GenerationResponse(Response):
             async with asyncio.timeout(self._settings.deadline_grace_s):
                 await send({"type": "http.response.body", "body": encoder.failure(named(scope, reply))})
 
-    async def _finish(self) -> None:
+    async def _finish(self, run: RequestRun) -> None:
+        if self._called is not None:
+            self._called({name for choice in run.choices for name in choice.called})
         if self._before_end is not None:
             await self._before_end()
 

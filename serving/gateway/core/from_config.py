@@ -6,6 +6,7 @@ from serving.config.serve import ServeConfig
 from serving.gateway.core.events import Configure
 from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.kv_hints import HintLimits
+from serving.gateway.core.pause_times import PauseTimes
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import GatewayId
 from serving.version import VERSION
@@ -69,4 +70,17 @@ def admission_limits(config: ServeConfig) -> AdmissionLimits:
 def hint_limits(config: ServeConfig) -> HintLimits:
     """Limits of KV hints by the configuration."""
     kvcache = config.kvcache
-    return HintLimits(kvcache.max_ttl_s, kvcache.pin_share > 0, block_tokens=config.engine.block_tokens)
+    return HintLimits(
+        kvcache.max_ttl_s,
+        kvcache.pin_share > 0,
+        block_tokens=config.engine.block_tokens,
+        tiered=kvcache.ssd_mib > 0,
+    )
+
+
+def pause_times(config: ServeConfig) -> PauseTimes | None:
+    """What a gateway learns of tool pauses; None if it does not."""
+    mode = config.gateway.tool_pauses
+    if mode == "off" or not (config.kvcache.replicas and config.engine.prefix_reuse):
+        return None
+    return PauseTimes(hint_limits(config), acts=mode == "act")

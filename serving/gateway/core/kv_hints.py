@@ -6,6 +6,7 @@ response, or after a delay), or an outcome that says why not. A signal is a fact
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import isfinite
 
 from serving.errors import InvalidRequestError
@@ -59,12 +60,14 @@ class HintLimits:
         pins: whether there is a budget for pins.
         demote_after_s: blocks of a longer pause wait on SSD.
         block_tokens: tokens per block; spans are rounded down to whole blocks.
+        tiered: whether memory servers have an SSD tier.
     """
 
     max_ttl_s: float = 3600.0
     pins: bool = False
     demote_after_s: float = 20.0
     block_tokens: int = 16
+    tiered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,16 @@ class SessionName:
 
     session: str
     branch: str = ""
+
+
+class ClientHints(Enum):
+    """What a request says about its session's cache itself."""
+
+    NONE = "none"
+    CLAIM = "claim"
+    """It claims blocks, by `cache_control` or `prompt_cache_*`."""
+    ACTIONS = "actions"
+    """It has `kv_hints`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,12 +365,15 @@ class OrderHints:
             blocks; the longest-lived first.
         at_end: actions to send after the response.
         answer: further keys of the response.
+        pauses: session whose tool pauses are learned; None = none. own: what the request itself says about it.
     """
 
     claim: SequenceClaim | None = None
     ends: tuple[tuple[str, int], ...] = ()
     at_end: tuple[PlannedAction, ...] = ()
     answer: Mapping[str, object] = field(default_factory=dict)
+    pauses: SessionName | None = None
+    own: ClientHints = ClientHints.NONE
 
     def written(self, cached_tokens: int) -> dict[str, int]:
         """Tokens that were added to the cache, by time to live: those to be kept that were not cached before."""

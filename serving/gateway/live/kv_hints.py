@@ -2,11 +2,21 @@
 
 from collections.abc import Sequence
 
+from serving.config.serve import ServeConfig
+from serving.gateway.api.hints.pauses import PauseDesk
+from serving.gateway.core.from_config import pause_times
 from serving.gateway.live.memory_links import MemoryLinks
 from serving.kvpool.core.messages import AskSessions, Hint, Hinted, SessionsListed
+from serving.telemetry.metrics import GatewayMetrics
 from serving.values.kv_hints import HintAction, HintOutcome, HintStatus, SessionFacts, combined, merged_sessions
 
 _NOBODY = HintOutcome(HintStatus.REJECTED, reason="no memory server answered")
+
+
+def pause_desk(config: ServeConfig, servers: "LiveKvHints | None", metrics: GatewayMetrics) -> PauseDesk | None:
+    """What a gateway learns of tool pauses, kept while its configuration changes; None if it learns nothing."""
+    times = None if servers is None else pause_times(config)
+    return None if times is None or servers is None else PauseDesk(servers, times, metrics)
 
 
 class LiveKvHints:

@@ -44,7 +44,7 @@ from serving.gateway.live.connections import connection_limits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, make_http_server
 from serving.gateway.live.gateway_peers import GatewayPeers
-from serving.gateway.live.kv_hints import LiveKvHints
+from serving.gateway.live.kv_hints import LiveKvHints, pause_desk
 from serving.gateway.live.memory_links import MemoryLinks, Prefetcher
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import FACTS_S
@@ -153,6 +153,7 @@ class GatewayDeployment:
         """Build the application, its server, and the runner that sends lines of batches to it."""
         config, prefetcher = self._config, self._backend.prefetcher
         self._hints = None if prefetcher is None else LiveKvHints(prefetcher.links)
+        self._pauses = pause_desk(config, self._hints, self._metrics)
         self._responses, self._background = stored_responses(config, gateway, self._metrics.clock)
         self._batches = batch_shelf(config)
         self._app = CurrentApp(self._make_app())
@@ -175,8 +176,8 @@ class GatewayDeployment:
     def _make_app(self) -> Any:
         """The ASGI application for the present configuration."""
         prefixes = LivePrefixFinder(self._backend.links, self._pool_admin, self._config.engine.block_tokens)
-        kept = self._responses, self._running, self._peers, self._background, self._batches
-        shared = self._pool_admin, self._drain, *kept, self._hints, prefixes
+        kept = self._responses, self._running, self._peers, self._background, self._batches, self._hints
+        shared = self._pool_admin, self._drain, *kept, prefixes, self._pauses
         app = create_app(self._metered, self._served, self._settings(self._config), self._metrics, *shared)
         app.include_router(cluster_router(self._cluster, self._experts))
         app.include_router(timeline_router(self._timelines))
@@ -235,8 +236,7 @@ class GatewayDeployment:
     async def __del__(self) -> None:
         """Wait for the open streams, then shut down.
 
-        Serve calls this on a graceful shutdown, after the streams through its own proxy have finished, and kills the
-        process after `graceful_shutdown_timeout_s`.
+        Serve calls this when its own proxy has no more streams, and kills the process `graceful_shutdown_timeout_s` on.
         """
         if not hasattr(self, "_tasks"):
             return
@@ -246,6 +246,8 @@ class GatewayDeployment:
             # Uvicorn waits for streams as long as any may last.
             await self._http.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
         await self._background.stop()
+        if self._pauses is not None:
+            self._pauses.close()
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:

@@ -19,8 +19,10 @@ from serving.gateway.api.admin.pool_admin import PoolAdmin
 from serving.gateway.api.app import create_app
 from serving.gateway.api.batches.shelf import BatchShelf, batch_shelf_in_memory
 from serving.gateway.api.hints.desk import KvHints
+from serving.gateway.api.hints.pauses import PauseDesk
 from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.core.pause_times import PauseTimes
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script, ScriptOf
 from tests.fakes.prefix_finder import FakePrefixFinder
@@ -81,6 +83,7 @@ class Harness:
         responses: ResponseStore | None = None,
         batches: BatchShelf | None = None,
         hints: KvHints | None = None,
+        pauses: PauseTimes | None = None,
     ) -> None:
         self.model = model
         self.script_of: ScriptOf = lambda _: self.say("Once upon a time")
@@ -90,6 +93,8 @@ class Harness:
         self.batches = batches or batch_shelf_in_memory(settings)
         self.prefixes = FakePrefixFinder()
         more = {"responses": responses, "batches": self.batches, "hints": hints, "prefixes": self.prefixes}
+        if hints is not None and pauses is not None:
+            self.pauses = more["pauses"] = PauseDesk(hints, pauses, self.metrics)
         self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, **more)  # type: ignore[arg-type]
 
     def renewed(self) -> "Harness":

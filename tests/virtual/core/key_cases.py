@@ -11,6 +11,9 @@ from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.simulation import simulate
 from serving.virtual.workload.columns import RequestStream, TraceRequest
+from serving.virtual.workload.jobs import JobReplay, JobTurn, TraceJob
+from serving.virtual.workload.replay import Portion, Stretch
+from serving.virtual.workload.reshaping import Scaling
 from tests.virtual.core.case import burst, config
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 
@@ -81,6 +84,20 @@ def wave() -> RequestStream:
     return _made(made, 50.0)
 
 
+def agents(stop: str = "tool_use", pause_s: float = 30.0) -> RequestStream:
+    """Conversations that grow by a block with every turn, and together fill the memory."""
+    made = []
+    for job in range(10):
+        runs = [((100 * job, 100 * job + 3 + turn),) for turn in range(8)]
+        turns = [
+            JobTurn(512 * (4 + turn), 4, run, (turn - 1,) if turn else (), pause_s if turn else 0.0, turn % 2, stop, 0)
+            for turn, run in enumerate(runs)
+        ]
+        made.append(TraceJob(job, str(job), 2.0 * job, tuple(turns)))
+    replay = JobReplay(tuple(made), 512, Stretch(), Scaling(), Portion())
+    return RequestStream("by hand", (), count=len(made), duration_s=20.0, jobs=replay)
+
+
 _BLOCK_KIB = 34_816
 """A little more than one KV block of 512 tokens takes."""
 
@@ -137,6 +154,11 @@ _EXPERTS = {
     "experts.move_mib_per_s": 1e6, "decode.replicas": 1, "decode.npus_per_instance": 16,
 }  # fmt: skip
 
+_AGENTS = {
+    "gateway.replicas": 1, "gateway.tool_pauses": "act", "kvcache.ub_memory_mib": 1200, "kvcache.ssd_mib": 2000,
+    "kvcache.store_decoded": "always",
+}  # fmt: skip
+
 _RANKS = {"replicas": 1, "npus_per_instance": 12, "attention_ranks": 2, "expert_ranks": 1, "max_sequences": 256}
 
 CASES = {
@@ -147,6 +169,7 @@ CASES = {
     "slo": Case(_SLO, wave),
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),
     "parts": Case(changed(_SLO, _PARTS), wave),
+    "agents": Case(changed(_PLAIN, _AGENTS), agents),
     "aggregated": Case(changed(_PLAIN, _BOTH), crowd),
     "experts": Case(changed(_PLAIN, _EXPERTS), crowd),
     "roles": Case(changed(_PLAIN, {f"decode.{key}": value for key, value in _RANKS.items()}), crowd),

@@ -6,6 +6,7 @@ import pytest
 
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import Topology
+from serving.gateway.core.kv_hints import SessionName
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockId, ReplicaId, SequenceId
 from serving.instance.core.events import FetchOrder
@@ -16,6 +17,7 @@ from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.movers import LOOKUP_S, VirtualMovers
 from serving.virtual.network import Network
+from serving.virtual.pauses import SessionTurn
 from serving.virtual.ports import Directory
 from tests.virtual.core.case import config
 from tests.virtual.core.memory_case import MIB, chain, pool_of, run_to
@@ -86,7 +88,9 @@ def test_a_virtual_gateway_prefetches_what_has_to_wait() -> None:
     pool, queue = on_ssd(), EventQueue()
     settings = GatewaySettings("g0", ("prefill", "decode"), 1e9, 512, history_blocks=100, prefetch=True)
     gateway = VirtualGateway(settings, queue, Directory(), Book(lambda: None, config().slo), 0.1, 1, 600.0, 0, pool)
-    queue.at(100.0, lambda _: gateway.submit((0, BLOCKS * 512, 8, tuple(chain(0))), session="7"), None)
+    queue.at(
+        100.0, lambda _: gateway.submit((0, BLOCKS * 512, 8, tuple(chain(0))), turn=SessionTurn(SessionName("7"))), None
+    )
     queue.run(101.0, 1000)
     run_to(pool, 101.0)
     assert gateway.open_requests == 1, "there is no instance"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from serving.gateway.api.hints.breakpoints import PrefixLengths
+from serving.gateway.api.hints.pauses import PauseDesk
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.core.kv_hints import (
     HintLimits,
@@ -49,6 +50,7 @@ class HintDesk:
 
     Args:
         servers: None if there is no pool.
+        pauses: None = tool pauses are not learned.
         later: calls a function after some seconds; None = by the event loop.
     """
 
@@ -58,10 +60,12 @@ class HintDesk:
         model: ServedModel,
         limits: HintLimits,
         metrics: GatewayMetrics,
+        pauses: PauseDesk | None = None,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self.servers = servers
         self.limits = limits
+        self.pauses = pauses
         self.recent = RecentRequests()
         self.lengths = PrefixLengths(model)
         self._metrics = metrics
@@ -71,6 +75,8 @@ class HintDesk:
 
     async def done(self, namespace: str, plan: HintPlan) -> list[dict[str, Any]]:
         """Send the actions of a plan. Returns: the outcomes of all its actions, as clients read them."""
+        if self.pauses is not None:
+            self.pauses.hinted(namespace, {one.action.session for one in plan.now})
         sent = await self._send(namespace, plan.now)
         outcomes = plan.outcomes(sent, self.limits.block_tokens)
         for one in outcomes:

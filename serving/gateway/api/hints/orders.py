@@ -19,6 +19,7 @@ from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.templates.chat_template import Rendering
 from serving.gateway.api.translate import GenerationOrder
 from serving.gateway.core.kv_hints import (
+    ClientHints,
     HintPlan,
     OrderHints,
     PlannedAction,
@@ -86,6 +87,7 @@ async def hinted_order(
     if asked.evicts and asked.session is not None:
         release = HintAction(HintVerb.RELEASE, own.session, own.branch)
         plan.at_end.append(PlannedAction("", release))
+    own_hints = ClientHints.ACTIONS if plan.types else ClientHints.CLAIM if spans else ClientHints.NONE
     claim: SequenceClaim | None = None
     ends: tuple[tuple[str, int], ...] = ()
     if desk.servers is not None and spans:  # a claim of nothing would supersede those of the session's other requests
@@ -101,13 +103,22 @@ async def hinted_order(
         answer = {"kv_hints": {"message_id": envelope.message_id, "outcomes": outcomes}}
     elif plan.types:
         desk.start(order.namespace, plan)
-    hints, job = OrderHints(claim, ends, tuple(plan.at_end), answer), order.job
+    follows = asked.session if desk.pauses is not None and _offers_tools(order) else None
+    if follows is not None and desk.pauses is not None:
+        inferred = desk.pauses.arrived(order.namespace, follows, own_hints)
+        claim = inferred if claim is None else claim
+    hints, job = OrderHints(claim, ends, tuple(plan.at_end), answer, follows, own_hints), order.job
     if asked.session is not None:
         job = changed(job, session=asked.session.session)
     if claim is not None:
         sequences = tuple(_claiming(one, index, order.n, claim) for index, one in enumerate(job.sequences))
         job = changed(job, sequences=sequences)
     return replace(order, hints=hints, job=job)
+
+
+def _offers_tools(order: GenerationOrder) -> bool:
+    reading = order.options.reading
+    return reading is not None and bool(reading.tools)
 
 
 def _span(kept: Kept, block_tokens: int) -> ClaimSpan:

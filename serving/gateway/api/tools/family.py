@@ -107,6 +107,11 @@ class OutputParser:
         return self._reader.calls.count
 
     @property
+    def called(self) -> Collection[str]:
+        """Names of the tools called so far."""
+        return self._reader.calls.names
+
+    @property
     def thinking(self) -> bool:
         """Whether the next part is reasoning."""
         return self._reader.thinking

@@ -127,6 +127,8 @@ class Calls:
         """Input of the open call, if it calls a custom tool."""
         self._open = False
         self.count = 0
+        self.names: dict[str, None] = {}
+        """Names of the called tools, each once."""
 
     def open(self, name: str, own_id: str | None = None) -> None:
         """Start a call of this name; `own_id` is the model's id, if any."""
@@ -143,6 +145,7 @@ class Calls:
             self._text = InputText() if custom else None
             self._parts.append(CallPart(self.count, id=own_id or self._new_id(), name=name, custom=custom))
             self.count += 1
+            self.names[name] = None
         if text and self._open:
             self._piece(self._marks.spelled(text) if self._text is None else self._text.push(self._marks.spelled(text)))
 
