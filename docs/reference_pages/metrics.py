@@ -187,4 +187,5 @@ def _server() -> MemoryServerStats:
         damaged=_TIERS,
         latencies=_latencies("lookup"),
         namespaces={"default": _TIERS},
+        claimed_bytes={"retain": 0},
     )

@@ -35,7 +35,7 @@ from serving.telemetry.histogram import (
 )
 from serving.telemetry.instance_metrics import InstanceBoard
 from serving.telemetry.pool_metrics import MemoryServerBoard
-from serving.telemetry.request_timeline import RequestTimeline
+from serving.telemetry.request_timeline import RESUME_SOURCES, RecentSessions, RequestTimeline
 from serving.telemetry.shared_metrics import (
     GatewayNumbers,
     Joined,
@@ -156,6 +156,8 @@ class GatewayMetrics(Collector):
         self.audits: Counter[str] = Counter(dict.fromkeys(AUDITS, 0))
         self.hints: Counter[tuple[str, str]] = Counter()
         self.pauses = NamedHistograms(SECONDS_PAUSE, MOST_PAUSED_TOOLS)
+        self.resume_tokens: Counter[str] = Counter(dict.fromkeys(RESUME_SOURCES, 0))
+        self._sessions = RecentSessions()
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -199,10 +201,12 @@ class GatewayMetrics(Collector):
         max_tokens: int | None,
         arrived: float,
         namespace: str = "default",
+        session: str = "",
     ) -> RequestTimeline:
         """Count an accepted request that arrived at `arrived` (this object's clock). Returns: its timeline."""
         self.in_flight += 1
-        return RequestTimeline(self, prompt_lengths, n, max_tokens, arrived, namespace)
+        known = self._sessions.note(namespace, session)
+        return RequestTimeline(self, prompt_lengths, n, max_tokens, arrived, namespace, next_turn=known)
 
     def rejected(self, reason: str) -> None:
         """Count a request that admission refused: `overloaded` or `unavailable`."""
@@ -349,6 +353,9 @@ class GatewayMetrics(Collector):
         }
         text = f"Tokens by source of their KV: computed, the instance's cache, the KV-cache pool, {_BEGUN}"
         yield _counter("vllm:prompt_tokens_by_source", text, (*LABELS, "source"), by_source)
+        resumed = {(*own, source): count for source, count in self.resume_tokens.items()}
+        text = "Tokens of a session's later prompts by source of their KV: the instance, the pool's tiers, computed"
+        yield _counter("cloudmatrix:kv_resume_tokens", text, (*LABELS, "from"), resumed)
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = f"Tokens computed although the KV-cache pool should have had them, {_BEGUN}"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)

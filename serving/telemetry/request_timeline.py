@@ -1,5 +1,6 @@
 """Lifecycle of one request, reported to its gateway's metrics as it proceeds."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -7,12 +8,35 @@ if TYPE_CHECKING:
     from serving.telemetry.metrics import GatewayMetrics
 
 
+RESUME_SOURCES = ("hbm", "dram", "ssd", "computed")
+"""Where the prompt tokens of a session's next turn come from: the instance's own cache, the pool's tiers, or none."""
+
+
+class RecentSessions:
+    """Sessions of the latest requests, which tell a next turn from a first one. Bounded; the latest last."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, namespace: str, session: str) -> bool:
+        """Remember a request's session, empty = none. Returns: whether an earlier request had it."""
+        if not session:
+            return False
+        known = (namespace, session) in self._known
+        self._known[namespace, session] = None
+        self._known.move_to_end((namespace, session))
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return known
+
+
 class RequestTimeline:
     """Timestamps of one request. Called once per batch of updates, without lookups by name."""
 
     __slots__ = (
         *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_preempted"),
-        *("_prompts", "_queue", "_resumed", "_started", "_submitted", "_tokens"),
+        *("_next_turn", "_prompts", "_queue", "_resumed", "_started", "_submitted", "_tokens"),
     )
 
     def __init__(
@@ -23,8 +47,15 @@ class RequestTimeline:
         max_tokens: int | None,
         arrived: float,
         namespace: str,
+        *,
+        next_turn: bool = False,
     ) -> None:
+        """
+        Args:
+            next_turn: an earlier request had the same session.
+        """
         self._metrics = metrics
+        self._next_turn = next_turn
         self._prompts = tuple(prompts)
         self._n = n
         self._max_tokens = max_tokens
@@ -48,13 +79,15 @@ class RequestTimeline:
         cached_tokens: int,
         *,
         pulled_tokens: int = 0,
+        ssd_tokens: int = 0,
         recomputed: Mapping[str, int] | None = None,
     ) -> None:
         """Record that work on choice `index` started after `queue_s` [s] in the queue. Call once per choice; the prompt
         counts with the first.
 
         Args:
-            cached_tokens: prompt tokens that were not computed; `pulled_tokens` of them were pulled from the pool.
+            cached_tokens: prompt tokens that were not computed; `pulled_tokens` of them were pulled from the pool, and
+                `ssd_tokens` of those from SSD.
             recomputed: prompt tokens computed although the pool should have had them, by reason.
         """
         self._queue[index] = queue_s
@@ -66,6 +99,9 @@ class RequestTimeline:
         metrics.counts["prompt_tokens_cached"] += cached_tokens
         metrics.counts["prompt_tokens_pulled"] += pulled_tokens
         metrics.recomputed.update(recomputed or {})
+        if self._next_turn:
+            tiers = (cached_tokens - pulled_tokens, pulled_tokens - ssd_tokens, ssd_tokens, prompt - cached_tokens)
+            metrics.resume_tokens.update(dict(zip(RESUME_SOURCES, tiers, strict=True)))
         metrics.namespaces.prompt_tokens[self._namespace] += prompt
         metrics.namespaces.cached_tokens[self._namespace] += cached_tokens
 

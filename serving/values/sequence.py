@@ -151,11 +151,13 @@ class PoolUse(Struct, frozen=True, gc=False):
         pulled_tokens: tokens whose KV was read from the pool; also counted among the cached ones.
         recomputed_tokens: tokens that the pool had, or may have had, and that were computed because of `reason`.
         reason: a `MissReason` value; None without a failure.
+        ssd_tokens: of the pulled tokens, those that were on SSD.
     """
 
     pulled_tokens: int = 0
     recomputed_tokens: int = 0
     reason: str | None = None
+    ssd_tokens: int = 0
 
 
 class DraftUse(Struct, frozen=True, gc=False):

@@ -20,6 +20,7 @@ from serving.kvpool.core.batch_write import reserve_deadline
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.migration_plan import BYTES_PER_S
 from serving.kvpool.core.prefix_find import lookup_deadline, servers_to_ask
+from serving.kvpool.core.prefix_read import LoadsAhead
 from serving.kvpool.core.shelf import FoundCopy, Shelf, ShelfRoutes
 from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
@@ -67,6 +68,7 @@ class VirtualPool(ClaimedServers):
                 "give a memory server at least a few blocks"
             )
         self._block_bytes = block_bytes
+        self._server_bytes = settings.capacity_bytes
         self._lease_s = config.lease_s
         self._with_ssd = config.ssd_mib > 0
         self._members = Members(config, settings, quotas or {}, migration_bytes_per_s, ssd_bytes_per_s)
@@ -114,29 +116,46 @@ class VirtualPool(ClaimedServers):
         if run:
             self._holds.append(hold)
         if on_ssd:
-            self._promote(run, now)
+            loads = [(place, entry.nbytes) for place, (_, entry, _) in enumerate(reversed(run)) if not entry.in_dram]
+            hold.ahead = LoadsAhead(loads, self._server_bytes)
+            self._load_ahead(hold, now)
         return found
 
-    def _promote(self, run: Sequence[FoundCopy], now: float) -> None:
+    def _load_ahead(self, hold: BlockHold, now: float) -> None:
+        """Order the next loads of a hold."""
         by_server: dict[str, list[tuple[Shelf, Entry]]] = {}
-        for shelf, entry, server in reversed(run):
-            if not entry.in_dram:
-                by_server.setdefault(server, []).append((shelf, entry))
+        for place in hold.ahead.next(hold.read) if hold.ahead is not None else ():
+            shelf, entry, server = hold.blocks[hold.read - 1 - place]
+            by_server.setdefault(server, []).append((shelf, entry))
         for server, pairs in by_server.items():
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
             self._members.work(self._members.processes()[server], now)
 
     def loads_due(self, handle: BlockHold, now: float) -> float | None:
-        """When to look again whether the blocks of a hold are in memory; None = all are, or are not coming."""
+        """When to look again whether the first block that was not read is in memory; None = it is, or is not coming."""
         self.tick(now)
-        due: float | None = None
-        for _shelf, entry, name in handle.blocks:
-            server = self._members.up.get(name)
-            if entry.in_dram or server is None or not server.manager.pending(entry.version):
-                continue
-            ends = max(now, server.disk_free_at) if entry.loading else now + ROOM_S
-            due = ends if due is None or ends > due else due
-        return due
+        if not handle.blocks:
+            return None
+        _shelf, entry, name = handle.blocks[-1]
+        server = self._members.up.get(name)
+        if entry.in_dram or server is None or not server.manager.pending(entry.version):
+            return None
+        return max(now, server.disk_due or now) if entry.loading else now + ROOM_S
+
+    def read_on(self, handle: BlockHold, blocks: int, now: float) -> None:
+        """End the hold of leading blocks that were read, whose room others may need, and load further ones."""
+        self.tick(now)
+        servers: dict[str, Shelf] = {}
+        for _ in range(min(blocks, len(handle.blocks))):
+            shelf, entry, server = handle.blocks.pop()
+            shelf.give_back(entry)
+            servers[server] = shelf
+        handle.read += blocks
+        for name, shelf in servers.items():
+            if shelf.retry(now):
+                self._members.work(self._members.processes()[name], now)
+        if handle.blocks:
+            self._load_ahead(handle, now)
 
     def prefetch(self, namespace: str, hashes: Sequence[BlockHash], now: float) -> None:
         """Have the servers load blocks from SSD that a waiting request will look up, as a live gateway asks them."""

@@ -4,26 +4,31 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
+from serving.kvpool.core.prefix_read import LoadsAhead
 from serving.kvpool.core.shelf import FoundCopy
 
 
 class BlockHold:
     """Blocks that a lookup found, which stay where they are until they are released or `until` has come."""
 
-    __slots__ = ("blocks", "servers", "until")
+    __slots__ = ("ahead", "blocks", "read", "servers", "until")
 
     def __init__(self, blocks: list[FoundCopy], until: float) -> None:
         """
         Args:
-            blocks: the last block first; emptied when it ends.
+            blocks: the last block first; without those that were read; emptied when it ends.
         """
         self.blocks = blocks
         self.servers = [server for _shelf, _entry, server in blocks]
         self.until = until
+        self.read = 0
+        """Leading blocks that were read."""
+        self.ahead: LoadsAhead | None = None
+        """Its loads from SSD; None = there were none."""
 
     @property
     def in_memory(self) -> int:
-        """Leading blocks that are in memory now."""
+        """Leading blocks, of those that were not read, that are in memory now."""
         count = 0
         for _shelf, entry, _server in reversed(self.blocks):
             if not entry.in_dram:

@@ -109,32 +109,44 @@ class VirtualMovers:
         latency_s = asked - ASK_S - now + LOOKUP_S + found.waited_s
         fetch = _Fetch(order, instance, found, now, latency_s, now + self._get_timeout_s, done)
         if found.from_ssd:
-            self._await_loads(fetch)
+            self._read_on(fetch)
         else:
-            self._read(fetch, found.blocks)
+            self._read(fetch, found.blocks, latency_s)
 
-    def _await_loads(self, fetch: "_Fetch") -> None:
-        """Read the blocks as soon as those on SSD are loaded; at the deadline, those that are."""
-        pool, now, found = self._pool, self._network.now, fetch.found
+    def _read_on(self, fetch: "_Fetch") -> None:
+        """Read the leading blocks that are in memory, then those that were loaded meanwhile; at the deadline, end."""
+        pool, now, hold = self._pool, self._network.now, fetch.found.handle
         assert pool is not None
-        due = pool.loads_due(found.handle, now)
-        if due is not None and now < fetch.until:
-            self._network.later(max(min(due, fetch.until) - now, _SOON_S), self._await_loads, fetch)
-            return
-        self._read(fetch._replace(latency_s=max(0.0, fetch.latency_s - (now - fetch.begun))), found.handle.in_memory)
+        latency_s = max(ASK_S, fetch.latency_s - (now - fetch.begun))
+        due = pool.loads_due(hold, now)
+        if hold.in_memory and now < fetch.until:
+            self._read(fetch, hold.in_memory, latency_s)
+        elif due is not None and now < fetch.until:
+            self._network.later(max(min(due, fetch.until) - now, _SOON_S), self._read_on, fetch)
+        else:
+            self._end(fetch, hold.read)
 
-    def _read(self, fetch: "_Fetch", blocks: int) -> None:
+    def _read(self, fetch: "_Fetch", blocks: int, latency_s: float) -> None:
         nbytes = blocks * self._block_bytes
-        self._network.from_pool(fetch.instance, nbytes, fetch.latency_s, self._fetched, (fetch, blocks, nbytes))
+        self._network.from_pool(fetch.instance, nbytes, latency_s, self._was_read, (fetch, blocks))
 
-    def _fetched(self, move: "tuple[_Fetch, int, int]") -> None:
-        fetch, blocks, nbytes = move
+    def _was_read(self, move: "tuple[_Fetch, int]") -> None:
+        fetch, blocks = move
+        assert self._pool is not None
+        self.pulled += blocks * self._block_bytes
+        if fetch.found.from_ssd:
+            self._pool.read_on(fetch.found.handle, blocks, self._network.now)
+            self._read_on(fetch)
+        else:
+            self._end(fetch, blocks)
+
+    def _end(self, fetch: "_Fetch", blocks: int) -> None:
         order, found = fetch.order, fetch.found
         assert self._pool is not None
         self._pool.release(found.handle, self._network.now)
-        self.pulled += nbytes
         lost = found.blocks - blocks
         reason = MissReason.TIMEOUT if lost else None
+        nbytes = blocks * self._block_bytes
         fetch.done((order, FetchReport(blocks, max(0, found.from_ssd - lost), lost, reason, nbytes)))
 
     def _client(self, instance: ReplicaId) -> int:

@@ -1,5 +1,6 @@
 """The generated references of docs/ are up to date and complete."""
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -48,6 +49,14 @@ def test_every_series_has_a_meaning_and_durations_and_sizes_a_unit() -> None:
     for name, _, _, unit, meaning in rows:
         assert meaning.rstrip(" |"), name
         assert unit or ("second" not in name and "bytes" not in name), name
+
+
+def test_every_series_that_gateways_export_is_listed() -> None:
+    text = REFERENCES["metrics.md"]()
+    for module in (ROOT / "serving" / "telemetry").glob("*.py"):
+        if module.name != "ray_board.py":  # the names that Ray's own boards ask for
+            for name in re.findall(r'"((?:cloudmatrix|vllm):\w+)"', module.read_text(encoding="utf-8")):
+                assert f"`{name}`" in text or f"`{name}_total`" in text, name
 
 
 def test_a_bar_does_not_end_a_cell() -> None:

@@ -97,6 +97,22 @@ ROWS = [
                 ],
             ),
             Panel(
+                "Claimed by sessions",
+                "bytes",
+                [("{{server}} {{class}}", "max by (server, class) (cloudmatrix:kv_claimed_bytes)")],
+            ),
+            Panel(
+                "Claims broken",
+                "ops",
+                [("{{server}}", rate("cloudmatrix:kv_claim_broken_total", "server", each="server"))],
+                "An allocation found no other room",
+            ),
+            Panel(
+                "Superseded by newer turns",
+                "Bps",
+                [("{{server}}", rate("cloudmatrix:kv_superseded_bytes_total", "server", each="server"))],
+            ),
+            Panel(
                 "Share of the ring",
                 "percentunit",
                 [("{{server}}", "max by (server) (cloudmatrix:memory_server_weight)")],

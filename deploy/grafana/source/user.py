@@ -65,6 +65,13 @@ ROWS = [
                 stacked=True,
             ),
             Panel(
+                "Where tokens of sessions' next turns came from",
+                "short",
+                [("{{from}}", rate("cloudmatrix:kv_resume_tokens_total", "from"))],
+                "Of requests that name a session which had a request before",
+                stacked=True,
+            ),
+            Panel(
                 "Answers by status",
                 "reqps",
                 [("{{status}}", rate("http_requests_total", "status", each="engine handler method"))],

@@ -123,7 +123,9 @@ class RequestRun:
             metrics.rejected("unavailable")
             raise
         lengths = [len(prompt) for prompt in order.prompts]
-        self._timeline = metrics.request_started(lengths, order.n, order.max_tokens, arrived, order.namespace)
+        self._timeline = metrics.request_started(
+            lengths, order.n, order.max_tokens, arrived, order.namespace, order.job.session
+        )
 
     async def next(self) -> list[tuple[int, Visible]]:
         """Wait for the next batch of updates; empty when every choice is finished.
@@ -223,5 +225,10 @@ class RequestRun:
         self._pulled += pool.pulled_tokens
         recomputed = {pool.reason or "error": pool.recomputed_tokens} if pool.recomputed_tokens else None
         self._timeline.begun(
-            update.index, update.queue_s or 0.0, cached_tokens, pulled_tokens=pool.pulled_tokens, recomputed=recomputed
+            update.index,
+            update.queue_s or 0.0,
+            cached_tokens,
+            pulled_tokens=pool.pulled_tokens,
+            ssd_tokens=pool.ssd_tokens,
+            recomputed=recomputed,
         )

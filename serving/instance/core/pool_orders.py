@@ -65,7 +65,8 @@ class PoolOrders:
         self.lost_tokens += lost
         if sequence.pool_use is None:
             reason = report.reason.value if report.reason is not None else None
-            sequence.pool_use = PoolUse(pulled, lost, reason)
+            from_ssd = min(pulled, report.from_ssd // width * block_tokens)
+            sequence.pool_use = PoolUse(pulled, lost, reason, from_ssd)
             sequence.cached_tokens = (sequence.cached_tokens or 0) + pulled
 
     def note_full(self, sequence: LiveSequence) -> None:

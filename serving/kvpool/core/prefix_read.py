@@ -1,10 +1,10 @@
 """Reads found blocks into their places and verifies each; the first that fails ends the prefix.
 
     hint SSD blocks ─► copy those in memory ─► promote some ─► copy them ─► promote more ... ─► release all leases
-         (the server loads them in parallel)
+         (the servers load them in parallel)        (they load the next ones meanwhile)
 
 Blocks on SSD are read in small groups, and a group is released before the next is promoted: a server with less memory
-than the prefix is long needs the room again.
+than the prefix is long needs the room again. Loads are hinted some groups ahead of the copies, within `AHEAD_SHARE`.
 """
 
 from collections import defaultdict
@@ -34,7 +34,44 @@ SSD_GROUP_BYTES = 8 << 20
 SSD_GROUP_BLOCKS = 32
 SSD_GROUP_SHARE = 0.125
 """Share of a server's memory that one reader may load at one time, since there are other readers."""
+AHEAD_SHARE = 0.25
+"""Share of the smallest server's memory that one reader may have loaded without having read it."""
 _ANSWER_SHARE = 0.9  # of the time left a server may wait for its disk; the rest is for its answer to reach us
+
+
+class LoadsAhead:
+    """The order in which a reader has blocks loaded from SSD: in turn, bounded bytes ahead of what it has read."""
+
+    __slots__ = ("_ahead_bytes", "_limit_bytes", "_loads", "_next", "_read")
+
+    def __init__(self, loads: Sequence[tuple[int, int]], smallest_bytes: int) -> None:
+        """
+        Args:
+            loads: place in the prefix and bytes of each block on SSD, in order.
+            smallest_bytes: memory of the smallest server that has one.
+        """
+        self._loads = loads
+        self._limit_bytes = int(smallest_bytes * AHEAD_SHARE)
+        self._read = self._next = 0
+        self._ahead_bytes = 0
+
+    def next(self, start: int) -> list[int]:
+        """Places of the blocks to be loaded now, once all blocks before place `start` are read. At least the next."""
+        loads = self._loads
+        while self._read < len(loads) and loads[self._read][0] < start:
+            if self._read < self._next:
+                self._ahead_bytes -= loads[self._read][1]
+            self._read += 1
+        self._next = max(self._next, self._read)
+        found: list[int] = []
+        while self._next < len(loads):
+            place, nbytes = loads[self._next]
+            if self._next > self._read and self._ahead_bytes + nbytes > self._limit_bytes:
+                break
+            self._ahead_bytes += nbytes
+            self._next += 1
+            found.append(place)
+        return found
 
 
 class PrefixRead:
@@ -50,12 +87,14 @@ class PrefixRead:
     def __init__(self, find: FoundPrefix, wanted: int, capacity: Callable[[str], int], until: float) -> None:
         self.result: FetchReport | None = None
         self._find = find
-        self._capacity = capacity
         self._until = until
         self._wanted = self._end = min(len(find.found), wanted)
         self._reason: MissReason | None = None
         self._on_ssd = [index for index, found in enumerate(find.found[: self._end]) if found.tier is EntryTier.SSD]
-        self._groups = self._in_groups()
+        smallest = min([capacity(find.servers[index]) for index in self._on_ssd], default=0)
+        self._groups = self._in_groups(smallest)
+        self._ahead = LoadsAhead([(index, find.found[index].nbytes) for index in self._on_ssd], smallest)
+        self._asked_from = 0
         self._promoting: dict[str, list[int]] = {}
         self._ready: dict[int, Found] = {}
         self._copying: Sequence[int] = ()
@@ -65,18 +104,14 @@ class PrefixRead:
         self._released: set[int] = set()
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Read blocks in memory; before that, hint blocks on SSD to servers, so that their disks load in parallel."""
+        """Read blocks in memory; before that, hint the first on SSD to servers, which load them in parallel."""
         on_ssd, end, found = self._on_ssd, self._end, self._find.found
         if len(on_ssd) == end:
             return self._next_group(now)
         if not on_ssd:
             return [self._copy(range(end), self._find.servers, found)]
-        hints: list[PoolEffect] = [
-            PoolPost(server, Promote(self._versions(indices), 0.0), self._until)
-            for server, indices in self._by_server(on_ssd).items()
-        ]
-        disk = set(on_ssd)
-        return [*hints, self._copy_some({index: found[index] for index in range(end) if index not in disk})]
+        here = {index: found[index] for index in sorted({*range(end)}.difference(on_ssd))}
+        return [*self._hints(self._ahead.next(0)), self._copy_some(here)]
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
         """Take a response, a failure, or the end of copying.
@@ -101,11 +136,16 @@ class PrefixRead:
             effects += self._copy_group(now)
         return effects
 
+    def _hints(self, indices: Sequence[int]) -> list[PoolEffect]:
+        """Let servers load blocks, without a response."""
+        by_server = self._by_server(indices).items()
+        return [PoolPost(server, Promote(self._versions(theirs), 0.0), self._until) for server, theirs in by_server]
+
     def _unasked(self, event: PoolAnswer | PoolFailure | PoolWritten) -> Sequence[PoolEffect]:
         """Take a hint or a release that failed, or a late response."""
         if isinstance(event, PoolFailure) and self.result is None:
             for index in self._on_ssd:
-                if self._find.servers[index] == event.server:
+                if index >= self._asked_from and self._find.servers[index] == event.server:
                     self._fail(index, event.reason)
                     break
             return []
@@ -139,10 +179,11 @@ class PrefixRead:
         return self._next_group(now)
 
     def _next_group(self, now: float) -> Sequence[PoolEffect]:
-        """Promote the next blocks on SSD, after releasing the room of those that were read."""
+        """Promote the next blocks on SSD, after releasing the room of those that were read; hint those after them."""
         group = next(self._groups, None)
         if group is None or group[0] >= self._end:
             return self._last_words(now)
+        self._asked_from = group[0]
         self._promoting = self._by_server(group)
         wait_s = max((self._until - now) * _ANSWER_SHARE, 0.0)
         effects: list[PoolEffect] = []
@@ -152,13 +193,11 @@ class PrefixRead:
                 self._releasing[server] = done
                 effects.append(PoolPost(server, ReleaseLeases(tuple(done)), self._until))
             effects.append(PoolAsk(server, Promote(self._versions(indices), wait_s), self._until))
-        return effects
+        return effects + self._hints([index for index in self._ahead.next(group[0]) if index > group[-1]])
 
-    def _in_groups(self) -> Iterator[list[int]]:
+    def _in_groups(self, smallest: int) -> Iterator[list[int]]:
         group: list[int] = []
         nbytes = 0
-        servers = {self._find.servers[index] for index in self._on_ssd}
-        smallest = min(map(self._capacity, servers), default=0)
         limit = min(SSD_GROUP_BYTES, int(smallest * SSD_GROUP_SHARE))
         for index in self._on_ssd:
             size = self._find.found[index].nbytes

@@ -88,6 +88,13 @@ class Shelf:
         for entry in entries:
             self._promotions.want(entry, now)
 
+    def retry(self, now: float) -> bool:
+        """After `give_back`: start loads that waited for room. Returns: False if none waits."""
+        if not len(self._promotions):
+            return False
+        self._promotions.retry(now)
+        return True
+
     def use_known(self, hash: BlockHash, now: float) -> None:
         """Count a wish to write as a use, if the entry is there."""
         known = self.entries.get(hash)

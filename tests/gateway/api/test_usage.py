@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from serving.telemetry.request_timeline import RESUME_SOURCES, RecentSessions
 from serving.values.pool_outcome import MissReason
 from serving.values.sequence import PoolUse, SequenceSpec
 from tests.fakes.backend import Script
@@ -70,6 +71,34 @@ def test_counts_reach_the_metrics(fresh: Harness) -> None:
     assert value(fresh.metrics, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout") == 4
     text = fresh.metrics.render(namespaces=True).decode()
     assert 'namespace_prompt_tokens_cached_total{engine="0",model_name="tiny",namespace="default"} 8.0' in text
+
+
+def test_tokens_of_next_turns_are_counted_by_source(fresh: Harness) -> None:
+    def counts() -> dict[str, float | None]:
+        name = "cloudmatrix:kv_resume_tokens_total"
+        return {source: value(fresh.metrics, name, **{"from": source}) for source in RESUME_SOURCES}
+
+    play(fresh, 4, PoolUse(3, 0, None, 1))
+    chat(fresh.app)
+    chat(fresh.app)
+    chat(fresh.app, prompt_cache_key="a")
+    assert counts() == dict.fromkeys(RESUME_SOURCES, 0), "no session, or a session's first turn"
+    prompt = chat(fresh.app, prompt_cache_key="a").json()["usage"]["prompt_tokens"]
+    assert counts() == {"hbm": 1, "dram": 2, "ssd": 1, "computed": prompt - 4}
+
+
+def test_sessions_remembered_are_bounded() -> None:
+    recent = RecentSessions(2)
+    assert [recent.note("n", name) for name in ("a", "b", "a", "c", "a", "b")] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not recent.note("other", "a"), "another tenant's session of this name"
+    assert not recent.note("n", "")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """A read, step by step: returned blocks are verified, and every lease is released, whatever servers and disks do."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier
-from serving.kvpool.core.operation import PoolAnswer, PoolReadDone
+from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolPost, PoolReadDone
 from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
-from serving.kvpool.core.prefix_read import SSD_GROUP_BLOCKS, PrefixRead
+from serving.kvpool.core.prefix_read import AHEAD_SHARE, SSD_GROUP_BLOCKS, LoadsAhead, PrefixRead
 from serving.values.pool_outcome import FetchReport, MissReason
 from tests.kvpool.core.ledger_driver import PAGE, SPACE
 from tests.kvpool.core.queue_driver import FAILURES, Fate, QueueDriver, chain
@@ -118,8 +120,46 @@ def test_blocks_on_disk_come_in_groups_whose_room_is_given_back() -> None:
     assert driver.in_use == 0
     said = [message for _, message in driver.said if isinstance(message, m.Promote)]
     assert said[0].wait_s == 0, "a hint first"
-    assert [len(message.versions) for message in said[1:]] == [2] * (tiers.count(EntryTier.SSD) // 2)
-    assert all(0 < message.wait_s <= 9.0 for message in said[1:])
+    asked = [message for message in said if message.wait_s]
+    assert [len(message.versions) for message in asked] == [2] * (tiers.count(EntryTier.SSD) // 2)
+    assert all(0 < message.wait_s <= 9.0 for message in asked)
+
+
+@settings(max_examples=200)
+@given(
+    loads=st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=30),
+    memory=st.integers(1, 400),
+    steps=st.lists(st.integers(0, 8), max_size=40),
+)
+def test_loads_are_ordered_once_and_within_the_window(
+    loads: list[tuple[bool, int]], memory: int, steps: list[int]
+) -> None:
+    disk = [(place, nbytes) for place, (on_disk, nbytes) in enumerate(loads) if on_disk]
+    ahead = LoadsAhead(disk, memory)
+    start, ordered = 0, list[int]()
+    for step in [0, *steps, *[1] * len(loads)]:
+        start += step
+        ordered += ahead.next(start)
+        unread = [(place, nbytes) for place, nbytes in disk if place >= start]
+        loaded = [nbytes for place, nbytes in unread if place in ordered]
+        assert sum(loaded[1:]) + (loaded[0] if len(loaded) > 1 else 0) <= memory * AHEAD_SHARE
+        assert not unread or unread[0][0] in ordered, "the next one, whatever its size"
+    assert ordered == sorted(set(ordered))
+
+
+def test_disks_load_the_next_blocks_while_one_is_copied() -> None:
+    driver = on_disk(24, servers=2, in_memory=8)
+    driver.put(chain(60)[30:])  # so that the prefix is on SSD only
+    for server in driver.servers.values():
+        server.ledger.do_all(driver.now)
+    found = lookup(driver, 24)
+    assert all(one.tier is EntryTier.SSD for one in found.found)
+    one = PrefixRead(found, 24, lambda _server: 32 * PAGE, driver.now + 10.0)
+    asked, *hints = one.start(driver.now)
+    assert isinstance(asked, PoolAsk)
+    loading = [version for hint in hints if isinstance(hint, PoolPost) for version in hint.message.versions]
+    assert loading
+    assert not set(loading) & set(asked.message.versions)
 
 
 def test_many_small_blocks_come_in_bounded_groups() -> None:

@@ -36,18 +36,21 @@ def on_ssd() -> VirtualPool:
     return pool
 
 
-def fetched(pool: VirtualPool, get_timeout_s: float = 1.0) -> tuple[float, FetchReport]:
+def fetched(
+    pool: VirtualPool, get_timeout_s: float = 1.0, pool_bytes_per_s: float = 1e15, count: int = BLOCKS
+) -> tuple[float, FetchReport]:
     """Fetch chain 0 at 100 s. Returns: how long it took, and its report."""
-    queue = EventQueue()
-    network = Network(queue, Topology(CLOUDMATRIX384), 1e15)
+    queue, topology = EventQueue(), Topology(CLOUDMATRIX384)
+    network = Network(queue, topology, pool_bytes_per_s)
+    network.join(ReplicaId("p"), tuple(topology.die_ids())[:2], 1)
     movers = VirtualMovers(network, pool, MIB // 512, 512, get_timeout_s)
     ended: list[tuple[float, FetchReport]] = []
 
     def done(outcome: Any) -> None:
         ended.append((queue.now - 100.0, outcome[1]))
 
-    blocks = tuple(map(BlockId, range(BLOCKS)))
-    order = FetchOrder(SequenceId("s"), "default", tuple(chain(0)), blocks)
+    blocks = tuple(map(BlockId, range(count)))
+    order = FetchOrder(SequenceId("s"), "default", tuple(chain(0, count)), blocks)
     queue.at(100.0, lambda _: movers.fetch(order, ReplicaId("p"), done), None)
     queue.run(200.0, 100_000)
     pool.check()
@@ -62,6 +65,21 @@ def test_a_fetch_waits_for_its_loads() -> None:
     again_s, report = fetched(pool)
     assert (report.blocks, report.from_ssd) == (BLOCKS, 0)
     assert again_s == pytest.approx(LOOKUP_S, abs=1e-4)
+
+
+def test_blocks_are_read_while_others_are_loaded() -> None:
+    took_s, report = fetched(on_ssd(), pool_bytes_per_s=100 * MIB)  # a block is copied as fast as it is loaded
+    assert (report.blocks, report.from_ssd) == (BLOCKS, BLOCKS)
+    assert took_s == pytest.approx((BLOCKS + 1) * LOAD_S, abs=0.002), "only the first load and the last copy are alone"
+
+
+def test_a_prefix_longer_than_memory_is_read_whole() -> None:
+    pool = pool_of(servers=1, blocks=8, ssd_mib=1000, write_through=True)
+    for place in range(0, 24, 4):
+        assert pool.store("default", chain(0, 24)[place : place + 4], 1, 4.0 * place).stored == 4
+        run_to(pool, 4.0 * place + 3.0)
+    _took_s, report = fetched(pool, count=24)
+    assert (report.blocks, report.lost_blocks) == (24, 0)
 
 
 def test_what_is_not_loaded_in_time_is_lost() -> None:
