@@ -5,7 +5,7 @@ response, or after a delay), or an outcome that says why not. A signal is a fact
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from serving.errors import InvalidRequestError
@@ -59,12 +59,19 @@ class HintLimits:
         pins: whether there is a budget for pins.
         demote_after_s: blocks of a longer pause wait on SSD.
         block_tokens: tokens per block; spans are rounded down to whole blocks.
+        ttl_by_namespace: `max_ttl_s` of those with one of their own.
     """
 
     max_ttl_s: float = 3600.0
     pins: bool = False
     demote_after_s: float = 20.0
     block_tokens: int = 16
+    ttl_by_namespace: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, namespace: str) -> "HintLimits":
+        """Limits of one namespace."""
+        own = self.ttl_by_namespace.get(namespace)
+        return self if own is None else replace(self, max_ttl_s=min(own, self.max_ttl_s))
 
 
 @dataclass(frozen=True, slots=True)
