@@ -211,6 +211,38 @@ def test_a_gateway_dies_and_another_one_continues_its_background_responses(serve
 
 
 @needs_redis
+def test_a_batch_from_file_to_results(server: Scaled, reference: Reference) -> None:
+    asked = {f"c{index}": one for index, one in enumerate(asks(5, 12, 20))}
+    lines = [
+        {"custom_id": name, "method": "POST", "url": "/v1/completions", "body": order(one)}
+        for name, one in asked.items()
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
+        uploaded = client.post("/v1/files", files={"file": ("in.jsonl", text)}, data={"purpose": "batch"}).json()
+        body = {"input_file_id": uploaded["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        name = client.post("/v1/batches", json=body).json()["id"]
+
+        def batch() -> dict[str, Any]:
+            found: dict[str, Any] = client.get(f"/v1/batches/{name}").json()
+            return found
+
+        wait_for(lambda: batch()["status"] == "completed", "its lines have run", BACK_S, batch)
+        ended = batch()
+        output = client.get(f"/v1/files/{ended['output_file_id']}/content").content
+    assert batch_tokens(output) == {name: reference.output(one.prompt, one.sampling) for name, one in asked.items()}
+    assert ended["request_counts"] == {"total": 12, "completed": 12, "failed": 0}
+
+
+def batch_tokens(output: bytes) -> dict[str, list[int]]:
+    """Token ids of a batch's output file, by line; each line is there once."""
+    lines = [json.loads(line) for line in output.splitlines()]
+    found = {line["custom_id"]: line["response"]["body"]["choices"][0]["token_ids"] for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+@needs_redis
 def test_the_gcs_dies_and_redis_remembers(server: Scaled, reference: Reference) -> None:
     before, gone = pids_of(server, "gcs_server"), server.replicas("aggregated")[0]["pid"]
 

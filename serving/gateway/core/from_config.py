@@ -69,12 +69,13 @@ def admission_limits(config: ServeConfig) -> AdmissionLimits:
 
 def hint_limits(config: ServeConfig) -> HintLimits:
     """Limits of KV hints by the configuration."""
-    kvcache = config.kvcache
+    kvcache, own = config.kvcache, {one.name: one.max_ttl_s for one in config.namespaces if one.max_ttl_s}
     return HintLimits(
         kvcache.max_ttl_s,
         kvcache.pin_share > 0,
         block_tokens=config.engine.block_tokens,
         tiered=kvcache.ssd_mib > 0,
+        ttl_by_namespace=own,
     )
 
 

@@ -5,7 +5,7 @@ response, or after a delay), or an outcome that says why not. A signal is a fact
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import isfinite
 
@@ -61,6 +61,7 @@ class HintLimits:
         demote_after_s: blocks of a longer pause wait on SSD.
         block_tokens: tokens per block; spans are rounded down to whole blocks.
         tiered: whether memory servers have an SSD tier.
+        ttl_by_namespace: `max_ttl_s` of those with one of their own.
     """
 
     max_ttl_s: float = 3600.0
@@ -68,6 +69,12 @@ class HintLimits:
     demote_after_s: float = 20.0
     block_tokens: int = 16
     tiered: bool = False
+    ttl_by_namespace: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, namespace: str) -> "HintLimits":
+        """Limits of one namespace."""
+        own = self.ttl_by_namespace.get(namespace)
+        return self if own is None else replace(self, max_ttl_s=min(own, self.max_ttl_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class PauseTimes:
         pause = tenant.open[named] = _Pause(now, labels, own)
         if len(tenant.open) > MOST_OPEN:
             tenant.open.popitem(last=False)
-        if not self.acts or own is ClientHints.ACTIONS or (plan := self._plan(tenant, labels)) is None:
+        if not self.acts or own is ClientHints.ACTIONS or (plan := self.plan_of(namespace, labels)) is None:
             return
         pause.plan, pause.settled = plan, own is ClientHints.CLAIM
         first = plan.prefetch_s if pause.settled else SETTLE_S
@@ -155,7 +155,7 @@ class PauseTimes:
     def plan_of(self, namespace: str, tools: Sequence[str]) -> PausePlan | None:
         """Treatment of a pause for these tools; None while too little is known."""
         tenant = self._tenants.get(namespace)
-        return None if tenant is None else self._plan(tenant, tools)
+        return None if tenant is None else _plan(tenant, tools, self.limits.of(namespace))
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -198,18 +198,6 @@ class PauseTimes:
             return (retain,)
         return retain, HintAction(HintVerb.DEMOTE, named.session, named.branch)
 
-    def _plan(self, tenant: _Tenant, tools: Sequence[str]) -> PausePlan | None:
-        """The slowest of the tools decides."""
-        p50 = p95 = 0.0
-        for tool in tools:
-            known = tenant.tools.get(tool)
-            if known is None or known.total < FEWEST:
-                known = tenant.every
-            if known.total < FEWEST:
-                return None
-            p50, p95 = max(p50, known.quantile(0.5)), max(p95, known.quantile(0.95))
-        return pause_plan(p50, p95, self.limits)
-
     def _tenant(self, namespace: str) -> _Tenant:
         tenant = self._tenants.get(namespace)
         if tenant is None:
@@ -240,3 +228,16 @@ class PauseTimes:
         tenant = self._tenants.get(namespace)
         pause = None if tenant is None else tenant.open.get(named)
         return pause if pause is not None and pause.due == due else None
+
+
+def _plan(tenant: _Tenant, tools: Sequence[str], limits: HintLimits) -> PausePlan | None:
+    """The slowest of the tools decides."""
+    p50 = p95 = 0.0
+    for tool in tools:
+        known = tenant.tools.get(tool)
+        if known is None or known.total < FEWEST:
+            known = tenant.every
+        if known.total < FEWEST:
+            return None
+        p50, p95 = max(p50, known.quantile(0.5)), max(p95, known.quantile(0.95))
+    return pause_plan(p50, p95, limits)

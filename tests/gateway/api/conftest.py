@@ -66,9 +66,8 @@ def hint_system(served: ServedModel) -> tuple[Harness, FakeKvHints]:
     servers = FakeKvHints()
     keys = {name: (hash_api_key(name),) for name in ("acme", "umbrella")}
     namespaces = tuple(NamespaceKeys(name, digests) for name, digests in keys.items())
-    settings = ApiSettings(
-        namespaces=namespaces, admin_key_hashes=(hash_api_key("root"),), hints=HintLimits(block_tokens=BLOCK)
-    )
+    limits = HintLimits(block_tokens=BLOCK, ttl_by_namespace={"umbrella": 60.0})
+    settings = ApiSettings(namespaces=namespaces, admin_key_hashes=(hash_api_key("root"),), hints=limits)
     return Harness(served, settings, hints=servers), servers
 
 

@@ -1,18 +1,21 @@
 """Gateways as processes of their own over one Redis: each is killed while it generates, and another one continues.
 
 The backend is a fake that says a seeded text, cut differently in every process. A client streams the response from the
-gateway that accepted it, loses its connection with it, and goes on at the other gateway after the last event it has.
+gateway that accepted it, loses its connection with it, and goes on at the other gateway after the last event it has. Or
+it uploads a batch, whose gateways are killed.
 """
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
 import random
-import signal
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
@@ -21,13 +24,18 @@ import httpx
 import uvicorn
 
 from serving.gateway.api.app import create_app
+from serving.gateway.api.batches.files import FileShelf
+from serving.gateway.api.batches.shelf import BatchShelf, state_of_item
 from serving.gateway.api.responses.background_runs import BackgroundRuns
 from serving.gateway.api.responses.resumption import payload_of
 from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.core.batches import BatchLimits
 from serving.gateway.core.kept_responses import KeepLimits
-from serving.gateway.core.work_items import WorkLimits
+from serving.gateway.core.work_items import WorkItem, WorkLimits
+from serving.gateway.live.batch_runner import BatchRunner
 from serving.gateway.live.redis_responses import RedisResponseStore
 from serving.gateway.live.redis_work import RedisWorkStore
+from serving.gateway.live.running_batch import BatchHost
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.sequence import SequenceSpec
 from tests.fakes.backend import FakeBackend, Script
@@ -45,27 +53,38 @@ _SERVER.set_forkserver_preload([__name__])  # a process starts quickly, and inhe
 def said(spec: SequenceSpec, per_update: int = 1) -> Script:
     """The tokens that a prompt and a seed give, in any gateway."""
     chance = random.Random(f"{spec.prompt} {spec.sampling.seed}")
-    return Script(
-        (*(chance.randrange(4, 260) for _ in range(LENGTH)), EOS),
-        per_update=per_update,
-        delay_s=chance.uniform(0.005, 0.02),
-    )
+    return Script((*tokens_of(chance), EOS), per_update=per_update, delay_s=chance.uniform(0.005, 0.02))
 
 
-def serve(folder: Path, url: str, listener: socket.socket, cut: int) -> None:
-    """Run one gateway until it is killed."""
+def tokens_of(chance: random.Random) -> list[int]:
+    return [chance.randrange(4, 260) for _ in range(LENGTH)]
+
+
+def work_store(kind: str, url: str) -> RedisWorkStore:
+    return RedisWorkStore(kind, url, LIMITS, _SETTING, 20.0)
+
+
+def batch_shelf(url: str) -> BatchShelf:
+    return BatchShelf(work_store("batch", url), FileShelf(work_store("file", url), 1 << 20), time.time)
+
+
+def serve(folder: Path, url: str, listener: socket.socket, cut: int, stuck: float) -> None:
+    """Run one gateway until it is killed. Requests with a seed from `stuck` on never end."""
     model = model_in(folder)
 
+    def script(spec: SequenceSpec) -> Script:
+        return replace(said(spec, cut), hang_after=3 if spec.sampling.seed >= stuck else None)
+
     async def run() -> None:
-        runs = BackgroundRuns(RedisWorkStore("response", url, LIMITS, _SETTING, 20.0), poll_s=0.02)
+        runs = BackgroundRuns(work_store("response", url), poll_s=0.02)
         responses = RedisResponseStore(url, KeepLimits(), _SETTING, 20.0)
         metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
-        backend = FakeBackend(lambda spec: said(spec, cut))
-        app = create_app(backend, model, ApiSettings(), metrics, responses=responses, background=runs)
+        backend, shelf = FakeBackend(script), batch_shelf(url)
+        app = create_app(backend, model, ApiSettings(), metrics, responses=responses, background=runs, batches=shelf)
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
-        watching = asyncio.create_task(runs.watch(0.1))
-        await server.serve([listener])
-        watching.cancel()
+        host = BatchHost(str(os.getpid()), app, lambda _: b"", lambda: False, 60.0, time.time)
+        tasks = [runs.watch(0.1), BatchRunner(shelf, host, BatchLimits()).run(), server.serve([listener])]
+        await asyncio.gather(*tasks)
 
     asyncio.run(run())
 
@@ -78,19 +97,18 @@ class Gateway:
     url: str
 
     @classmethod
-    def started(cls, folder: Path, redis_url: str, cut: int) -> Self:
+    def started(cls, folder: Path, redis_url: str, cut: int, stuck: float = inf) -> Self:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            process = _SERVER.Process(target=serve, args=(folder, redis_url, listener, cut))
+            process = _SERVER.Process(target=serve, args=(folder, redis_url, listener, cut, stuck))
             process.start()
         return cls(process, url)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        """Send SIGKILL, unless it has ended."""
+        self.process.kill()
         self.process.join(20)
 
 
@@ -115,7 +133,7 @@ class Outcome:
         last = self.events[-1]
         assert last["type"] == "response.completed", last
         chance = random.Random(f"{prompt} {seed}")
-        text = model.tokenizer.decode([chance.randrange(4, 260) for _ in range(LENGTH)])
+        text = model.tokenizer.decode(tokens_of(chance))
         assert self.text == text
         [item] = last["response"]["output"]
         assert item["content"][0]["text"] == text
@@ -193,6 +211,62 @@ def rounds(folder: Path, redis_url: str, count: int, seed: int, at_once: int = 1
         for gateway in gateways:
             gateway.kill()
     return outcomes
+
+
+def run_batch(folder: Path, redis_url: str, kills: int) -> None:
+    """Run a batch, and kill so many gateways one after the other while they run it.
+
+    Raises: AssertionError if a line is lost or doubled, or has another text than that of its seed.
+    """
+    lines, model = LINES_PER_GATEWAY * (kills + 1), model_in(folder)
+    found = asyncio.run(_results(folder, redis_url, lines))
+    prompt = tuple(model.tokenizer.encode(BATCH_LINE["prompt"], add_special_tokens=True))
+    texts = {one["custom_id"]: one["response"]["body"]["choices"][0]["text"] for one in found}
+    assert len(found) == len(texts) == lines
+    for seed in range(lines):
+        tokens = tokens_of(random.Random(f"{prompt} {seed}"))[: BATCH_LINE["max_tokens"]]
+        assert texts[f"c{seed}"] == model.tokenizer.decode(tokens)
+
+
+async def _results(folder: Path, redis_url: str, lines: int) -> list[Any]:
+    """Lines of the output file of a batch. Each gateway but the last is killed after some lines, amid others."""
+    asked = [
+        {"custom_id": f"c{seed}", "method": "POST", "url": "/v1/completions", "body": {**BATCH_LINE, "seed": seed}}
+        for seed in range(lines)
+    ]
+    text = "".join(f"{json.dumps(one)}\n" for one in asked)
+    store, done = work_store("batch", redis_url), 0
+    gateway = Gateway.started(folder, redis_url, 1, stuck=LINES_PER_GATEWAY)
+
+    async def reached(condition: Callable[[WorkItem], bool]) -> WorkItem:
+        while (item := await store.get("default", name)) is None or not condition(item):  # noqa: ASYNC110 - as clients
+            await asyncio.sleep(0.02)
+        return item
+
+    try:
+        async with asyncio.timeout(120), httpx.AsyncClient(timeout=60) as client:
+            sent = {"files": {"file": ("in", text.encode())}, "data": {"purpose": "batch"}}
+            uploaded = (await client.post(f"{gateway.url}/v1/files", **sent)).json()  # type: ignore[arg-type]
+            body = {"input_file_id": uploaded["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+            name = (await client.post(f"{gateway.url}/v1/batches", json=body)).json()["id"]
+            for first in range(LINES_PER_GATEWAY, lines, LINES_PER_GATEWAY):
+                item = await reached(lambda item, done=done: state_of_item(item).completed >= done + 4)  # type: ignore[misc]
+                assert not item.done
+                await asyncio.to_thread(gateway.kill)
+                done, end = first, inf if first + LINES_PER_GATEWAY == lines else first + LINES_PER_GATEWAY
+                gateway = Gateway.started(folder, redis_url, 2, stuck=end)
+            await reached(lambda item: item.done)
+            await store.close()
+            batch = (await client.get(f"{gateway.url}/v1/batches/{name}")).json()
+            assert batch["request_counts"] == {"total": lines, "completed": lines, "failed": 0}
+            output = await client.get(f"{gateway.url}/v1/files/{batch['output_file_id']}/content")
+            return [json.loads(one) for one in output.content.splitlines()]
+    finally:
+        gateway.kill()
+
+
+LINES_PER_GATEWAY = 12
+BATCH_LINE: dict[str, Any] = {"prompt": "hi", "max_tokens": 30, "temperature": 1.0}
 
 
 def model_in(folder: Path) -> ServedModel:

@@ -156,6 +156,24 @@ def test_choices_and_prompts_of_one_request(app: FastAPI, hinted: Harness) -> No
     assert [None if one is None else one.branch for one in claims] == ["", None, "#1", None]
 
 
+def test_a_tenants_own_limit_of_time(app: FastAPI, hinted: Harness, servers: FakeKvHints) -> None:
+    asked = envelope(action("kv.retain", ttl_s=600))
+    of_acme, of_umbrella = (
+        chat(app, headers=bearer(name), kv_hints=asked, return_kv_hints=True).json()["kv_hints"]["outcomes"][0]
+        for name in ("acme", "umbrella")
+    )
+    assert of_acme["outcome"] == "deferred"
+    assert (of_umbrella["outcome"], of_umbrella["reason"]) == ("clipped", "ttl_s is limited to 60")
+    claim = claim_of(hinted)
+    assert claim is not None
+    assert claim.spans == (ClaimSpan(ClaimKind.RETAIN, 60),)
+    servers.held["umbrella", "s", ""] = 1
+    reply = post(
+        app, "/v1/kv_hints", envelope(action("kv.retain", session_id="s", ttl_s=600)), headers=bearer("umbrella")
+    )
+    assert reply.json()["outcomes"][0]["outcome"] == "clipped"
+
+
 def test_without_a_pool_nothing_is_claimed(harness: Harness) -> None:
     reply = post(harness.app, "/v1/kv_hints", envelope(action("kv.touch", session_id="s")))
     assert [(one["outcome"], one["reason"]) for one in reply.json()["outcomes"]] == [

@@ -1,12 +1,15 @@
 """From the fields of requests to claims and actions, and back to outcomes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.config import KvCacheConfig, ModelConfig, NamespaceConfig, ServeConfig
 from serving.errors import InvalidRequestError
+from serving.gateway.core.from_config import hint_limits
 from serving.gateway.core.kv_hints import (
     AskedAction,
     HintLimits,
@@ -203,3 +206,15 @@ def test_an_accepted_action_of_a_shortened_time_is_clipped() -> None:
     (outcome,) = planned.outcomes({"a": HintOutcome(HintStatus.MISSING)}, 16)
     assert outcome.outcome is HintStatus.MISSING
     assert HintAction(HintVerb.RETAIN, "s", ttl_s=600.0) == planned.now[0].action
+
+
+def test_limits_follow_the_configuration() -> None:
+    tenants = (
+        NamespaceConfig("short", max_ttl_s=60.0),
+        NamespaceConfig("long", max_ttl_s=1e6),
+        NamespaceConfig("usual"),
+    )
+    kvcache = KvCacheConfig(max_ttl_s=600.0, pin_share=0.1)
+    limits = hint_limits(ServeConfig(ModelConfig(path=Path("m")), kvcache=kvcache, namespaces=tenants))
+    assert [limits.of(name).max_ttl_s for name in ("short", "long", "usual", "default")] == [60.0, 600.0, 600.0, 600.0]
+    assert all(limits.of(name).pins for name in ("short", "usual"))

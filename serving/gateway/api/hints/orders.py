@@ -79,7 +79,7 @@ async def hinted_order(
     Effects: sends the actions of its envelope; waits for their outcomes only if the request wants to read them.
     """
     own = asked.session or unnamed_session(request.state.exchange_id)
-    limits, envelope, tokens = desk.limits, fields.kv_hints, len(order.prompts[0])
+    limits, envelope, tokens = desk.limits.of(order.namespace), fields.kv_hints, len(order.prompts[0])
     plan = HintPlan()
     if envelope is not None:
         plan = plan_actions(asked_actions(envelope.actions, "kv_hints.actions"), own, limits, tokens)

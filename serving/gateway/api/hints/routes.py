@@ -36,8 +36,9 @@ def hints_router(desk: HintDesk) -> APIRouter:
         An unknown action is `rejected`, a session without cached prompts `missing`; both are no errors.
         """
         body = await parse_body(request, KvHintsRequest, _BODY_BYTES)
-        plan = plan_actions(asked_actions(body.actions, "actions"), None, desk.limits)
-        outcomes = await desk.done(tenant_of(request).namespace, plan)
+        namespace = tenant_of(request).namespace
+        plan = plan_actions(asked_actions(body.actions, "actions"), None, desk.limits.of(namespace))
+        outcomes = await desk.done(namespace, plan)
         return json_response({"message_id": body.message_id, "outcomes": outcomes})
 
     @router.get(
