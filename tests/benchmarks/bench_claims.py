@@ -5,7 +5,7 @@ Replays a trace as `bench_agents` does. Memory is 1/5 of the live contexts.
     others  half of the conversations are a tenant's that claims every prompt for an hour: hit shares of the other
             tenant with and without these claims, without and with an SSD tier of 3/5 of the live contexts
     known   with that SSD tier: computed tokens if each session claims its blocks until its next turn, and is released
-            at its end; and of Belady's choice with as much room, which knows the next use of each block
+            at its end; and block by block with as much room: if only ends are known, or next turns, and of Belady's choice
     cost    CPU time of lookup, reserve and commit while sessions claim all they have / while none does; of a claim
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Space
+from serving.kvpool.core.eviction import make_policy
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.values.kv_hints import BlockClaim, ClaimedBlocks, ClaimKind, HintAction, HintVerb
 from serving.virtual.memory_pool import VirtualPool
@@ -25,6 +26,7 @@ from tests.benchmarks.bench_agents import (
     Use,
     hits_if_known,
     live_blocks,
+    next_turns,
     next_uses,
     pool_of,
     replay,
@@ -102,6 +104,31 @@ def next_arrivals(uses: Sequence[Use]) -> list[float | None]:
     return found[::-1]
 
 
+def hits_if_released(uses: Sequence[Use], capacity: int) -> int:
+    """Blocks found in a cache of so many blocks if only ends are known: of streams, and of what a new prompt lacks.
+
+    All others are evicted by last use: the most that claims earn if every live session has one of the same strength.
+    """
+    last = {use.stream: index for index, use in enumerate(uses)}
+    held: dict[tuple[int, int], list[int]] = {}
+    policy, found = make_policy("lru"), 0
+    for index, use in enumerate(uses):
+        found += next((place for place, block in enumerate(use.numbers) if block not in policy), len(use.numbers))
+        for block in reversed(use.numbers):
+            if block in policy:
+                policy.use(block)
+                continue
+            for victim in policy.coldest(1, lambda _: True) if len(policy) >= capacity else ():
+                policy.remove(victim)
+            policy.insert(block, 1, 1.0)
+        kept = set() if last[use.stream] == index else set(use.numbers)
+        for block in [*reversed(held.get(use.stream, ())), *reversed(use.numbers)]:
+            if block not in kept:
+                policy.cool(block)
+        held[use.stream] = use.numbers
+    return found
+
+
 def known_figures(uses: Sequence[Use], block_bytes: int) -> Iterator[Figure]:
     """Of the way from least recently used to Belady, what claims of known length go."""
     following = next_arrivals(uses)
@@ -120,8 +147,11 @@ def known_figures(uses: Sequence[Use], block_bytes: int) -> Iterator[Figure]:
         pool = pool_of(live, MEMORY, SSD, block_bytes)
         found[name] = hits(uses, pool, hint)[""][0]
         pool.check()
-    progress("Belady")
-    found["Belady"] = hits_if_known(uses, round(live * (MEMORY + SSD)), next_uses(uses))
+    progress("block by block")
+    room = round(live * (MEMORY + SSD))
+    found["Belady"] = hits_if_known(uses, room, next_uses(uses))
+    found["only ends known"] = hits_if_released(uses, room)
+    found["next turns known"] = hits_if_known(uses, room, next_turns(uses), supersedes=True)
     for name, blocks in found.items():
         yield Figure(f"hits, {name}, memory 1/5, SSD 3/5", "%", (100 * blocks / asked,))
     way = (found["claims"] - found["lru"]) / max(1, found["Belady"] - found["lru"])
