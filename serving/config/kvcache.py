@@ -76,7 +76,8 @@ class KvCacheConfig:
         "how long a leaving server may take to migrate its blocks to the others [s]", default=20.0, low=0.0, high=3600
     )
     retain_share: float = key(
-        "share of a memory server's memory that sessions may claim; claimed blocks leave it after all others",
+        "share of a memory server's memory that a tenant's sessions may claim; "
+        "claimed blocks leave it after all others of the tenant",
         default=0.5,
         low=0.0,
         high=1.0,

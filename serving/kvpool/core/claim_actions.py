@@ -7,6 +7,7 @@ from serving.kvpool.core.claim_runs import ClaimLimits, ClaimRun
 from serving.kvpool.core.claims import ClaimBook, noted
 from serving.kvpool.core.entry import Entry, Space
 from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.inventory_check import check_guards
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.spills import Spills, SpillStart
 from serving.values.kv_hints import (
@@ -107,7 +108,7 @@ class Claims:
 
     def check(self) -> None:
         """Prove that claims agree with the entries. O(entries). Raises: LedgerError if not."""
-        self._guards.check(self.book.runs())
+        check_guards(self._inventory, self.book.runs())
 
     # Actions
 

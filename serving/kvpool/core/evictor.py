@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from serving.kvpool.core.entry import Entry, Kind
-from serving.kvpool.core.eviction import Rank
 from serving.kvpool.core.guards import PIN
 from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.queue_order import Rank
 from serving.kvpool.core.slab_allocator import Span
 from serving.kvpool.core.spills import Spills, SpillStart
 

@@ -6,17 +6,16 @@ claimed: on SSD they are removed last, and a prefetch finds them.
 
     entry.claims   live runs that have it          entry.guards   runs that guard it, a pin counted as `PIN`
 
-Guards only order victims. When an allocation finds no other, retained entries are given up: those of the nearest
-deadline first, of a run the last block first. Only pins stay, within their budget. An expired entry is ordinary again,
-at its place in the policy's order.
+Guards only order victims, and only within a namespace (`own_order.py`). When an allocation finds no other, retained
+entries are given up: those of the nearest deadline first, of a run the last block first. Only pins stay, within their
+budget. An expired entry is ordinary again, at its place in the policy's order.
 
-Work is constant for each block of a run, amortised; deadlines and recency are kept for runs, not for blocks.
+Work is constant for each block of a run; deadlines and recency are kept for runs.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from serving.errors import LedgerError
 from serving.kvpool.core.claim_runs import ClaimLimits, ClaimOwner, ClaimRun
 from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.manager_stats import Counters
@@ -50,7 +49,7 @@ class Guards:
             capacity_bytes: of the server's memory.
             freed: called with an entry that is no longer guarded, or no longer pinned.
             cooled: called with an entry that is no longer claimed and has not been used since its claim.
-            reordered: called with an entry that was not claimed before, or is not any more.
+            reordered: called with an entry on SSD that was not claimed before, or is not any more.
         """
         self.retained_bytes = 0
         self.pinned_bytes = 0
@@ -135,7 +134,8 @@ class Guards:
                 entry.claims -= 1
                 if not entry.claims:
                     unclaimed += entry.nbytes
-                    self._reordered(entry)
+                    if entry.on_ssd:
+                        self._reordered(entry)
             if cool and not entry.claims and entry.last_use <= run.at:
                 self._cooled(entry)
         if run.live:
@@ -167,8 +167,13 @@ class Guards:
 
     def unguard(self, run: ClaimRun) -> None:
         """The blocks of a run may leave memory; they stay claimed."""
-        while run.cut:
-            self._shorten(run)
+        unit = PIN if run.kind is ClaimKind.PIN else 1
+        for entry in self.existing(reversed(run.versions[: run.cut])):
+            if unit == 1 < entry.guards < PIN:
+                entry.guards -= 1  # another run guards it, as mostly: its bytes count as before
+            else:
+                self._lift(entry, unit)
+        run.cut = 0
         self._delist(run)
 
     def gone(self, entry: Entry) -> None:
@@ -201,8 +206,7 @@ class Guards:
         """
         if account is not None:
             return self._give_up_of(self.owner_of(account), wanted)
-        owners = [owner for owner in self._owners.values() if owner.order]
-        for owner in sorted(owners, key=lambda owner: owner.order[0][0]) if len(owners) > 1 else owners:
+        for owner in sorted([one for one in self._owners.values() if one.order], key=lambda one: one.order[0][0]):
             entry = self._give_up_of(owner, wanted)
             if entry is not None:
                 return entry
@@ -244,7 +248,7 @@ class Guards:
     # Budgets
 
     def settle(self, owner: ClaimOwner, new: Sequence[ClaimRun] = ()) -> list[ClaimRun]:
-        """Clip the namespace's own oldest claims until it is within its limits, and the server within its budgets.
+        """Clip the namespace's own oldest claims until it is within its limits, and all pins within their budget.
 
         Pins beyond their budget become ordinary claims.
 
@@ -302,12 +306,21 @@ class Guards:
     # Inside
 
     def _enter(self, run: ClaimRun, *, again: bool = False) -> None:
-        unit = PIN if run.kind is ClaimKind.PIN else 1
-        for entry in self.existing(run.versions):
+        unit, added = PIN if run.kind is ClaimKind.PIN else 1, 0
+        for entry in map(self._by_version.get, run.versions):
+            if entry is None or not entry.shown:
+                continue
             entry.claims += 1
-            self._weigh(entry, unit)
-            if entry.claims == 1 and not again:
+            if unit == 1:
+                if not entry.guards:
+                    added += entry.nbytes
+                entry.guards += 1
+            else:
+                self._weigh(entry, unit)
+            if entry.on_ssd and entry.claims == 1 and not again:
                 self._reordered(entry)
+        self.retained_bytes += added
+        run.owner.account.retained_bytes += added
         run.cut, run.live = len(run.versions), True
         run.owner.account.claims += 1
         self._numbers += 1
@@ -385,22 +398,3 @@ class Guards:
         for entry in map(self._by_version.get, versions):
             if entry is not None and entry.shown:
                 yield entry
-
-    def check(self, runs: Iterable[ClaimRun]) -> None:
-        """Prove that counts and bytes agree with all known runs. O(blocks). Raises: LedgerError if not."""
-        claims: dict[int, int] = {}
-        guards: dict[int, int] = {}
-        for run in runs:
-            unit = PIN if run.kind is ClaimKind.PIN else 1
-            for at, version in enumerate(run.versions):
-                claims[version] = claims.get(version, 0) + run.live
-                guards[version] = guards.get(version, 0) + (unit if at < run.cut else 0)
-        retained = pinned = 0
-        for version, entry in self._by_version.items():
-            wanted = (claims.get(version, 0), guards.get(version, 0)) if entry.shown else (0, 0)
-            if (entry.claims, entry.guards) != wanted:
-                raise LedgerError(f"version {version} has {entry.claims} claims, {entry.guards} guards, not {wanted}")
-            pinned += entry.nbytes if entry.guards >= PIN else 0
-            retained += entry.nbytes if 0 < entry.guards < PIN else 0
-        if (retained, pinned) != (self.retained_bytes, self.pinned_bytes):
-            raise LedgerError(f"guarded bytes {self.retained_bytes}, {self.pinned_bytes}, not {retained}, {pinned}")

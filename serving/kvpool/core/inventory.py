@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, Kind, Order, Space, Unlink
-from serving.kvpool.core.eviction import QueueOrder, make_policy
+from serving.kvpool.core.eviction import make_policy
 from serving.kvpool.core.guards import PIN, Guards
 from serving.kvpool.core.leases import LeaseBook, ReservationBook
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.own_order import OwnFiles, OwnOrders
+from serving.kvpool.core.queue_order import QueueOrder
 from serving.kvpool.core.quotas import Account, AccountBook
 from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.slab_allocator import SlabAllocator

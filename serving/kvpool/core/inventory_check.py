@@ -1,13 +1,16 @@
 """Proof that a memory server's ledger balances: all redundant data is counted again and compared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from serving.errors import LedgerError
+from serving.kvpool.core.claim_runs import ClaimRun
 from serving.kvpool.core.entry import Entry, EntryTier, Kind
+from serving.kvpool.core.guards import PIN
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.spills import Spills
+from serving.values.kv_hints import ClaimKind
 
 
 def check_inventory(inventory: Inventory) -> None:
@@ -167,3 +170,23 @@ def _check_accounts(inventory: Inventory) -> None:
             raise LedgerError(f"the order of {namespace} does not have exactly its entries")
     if not sums.keys() <= accounts.keys():
         raise LedgerError("a namespace without account holds something")
+
+
+def check_guards(inventory: Inventory, runs: Iterable[ClaimRun]) -> None:
+    """Prove that counts and bytes of claims agree with all known runs. O(blocks). Raises: LedgerError if not."""
+    claims: dict[int, int] = {}
+    guarded: dict[int, int] = {}
+    for run in runs:
+        unit = PIN if run.kind is ClaimKind.PIN else 1
+        for at, version in enumerate(run.versions):
+            claims[version] = claims.get(version, 0) + run.live
+            guarded[version] = guarded.get(version, 0) + (unit if at < run.cut else 0)
+    guards, retained, pinned = inventory.guards, 0, 0
+    for version, entry in inventory.by_version.items():
+        wanted = (claims.get(version, 0), guarded.get(version, 0)) if entry.shown else (0, 0)
+        if (entry.claims, entry.guards) != wanted:
+            raise LedgerError(f"version {version} has {entry.claims} claims, {entry.guards} guards, not {wanted}")
+        pinned += entry.nbytes if entry.guards >= PIN else 0
+        retained += entry.nbytes if 0 < entry.guards < PIN else 0
+    if (retained, pinned) != (guards.retained_bytes, guards.pinned_bytes):
+        raise LedgerError(f"guarded bytes {guards.retained_bytes}, {guards.pinned_bytes}, not {retained}, {pinned}")

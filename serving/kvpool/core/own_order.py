@@ -12,7 +12,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, islice
 
 from serving.kvpool.core.entry import Entry
-from serving.kvpool.core.eviction import EvictionPolicy, QueueOrder, Rank
+from serving.kvpool.core.eviction import EvictionPolicy
+from serving.kvpool.core.queue_order import QueueOrder, Rank
 from serving.kvpool.core.quotas import Account
 
 _PASSED = 64

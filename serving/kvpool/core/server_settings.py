@@ -20,7 +20,7 @@ class ClaimSettings:
     """Limits of claims on one memory server, see `guards.py`.
 
     Args:
-        retain_share, pin_share: of the memory that claims of each kind may guard, 0 to 1.
+        retain_share: of the memory that claims of one namespace may guard, 0 to 1. pin_share: that all pins may.
         max_ttl_s: longest time from a claim to its end, however often it is renewed.
         sessions: of a namespace; the one whose claims are oldest is forgotten for a new one.
         branches: of a session, likewise.

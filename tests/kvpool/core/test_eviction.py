@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.eviction import EvictionPolicy, HeapOrder, QueueOrder, make_policy
+from serving.kvpool.core.eviction import EvictionPolicy, HeapOrder, make_policy
+from serving.kvpool.core.queue_order import QueueOrder
 
 POLICIES = ["lru", "lfu", "fifo", "cost"]
 
@@ -196,3 +197,20 @@ def test_many_uses_keep_the_order_and_no_void_places() -> None:
     assert everything(policy) == [2, 3, 1]
     policy.put_back(0)
     assert everything(policy) == [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize("name", ["lru", "fifo", "lfu", "cost"])
+def test_two_versions_exchange_their_places_cooled_or_not(name: str) -> None:
+    policy = make_policy(name)
+    for version in range(5):
+        policy.insert(version, nbytes=1, cost=1.0)
+    policy.cool(3)
+    assert policy.coldest(5, lambda _version: True) == [3, 0, 1, 2, 4]
+    policy.swap(3, 1)
+    policy.swap(0, 4)
+    assert policy.coldest(5, lambda _version: True) == [1, 4, 3, 2, 0]
+    policy.coldest(1, lambda version: version != 1)  # sets it aside
+    policy.swap(1, 2)
+    assert policy.coldest(5, lambda _version: True) == [2, 4, 3, 0]
+    policy.put_back(1)
+    assert policy.coldest(5, lambda _version: True) == [2, 4, 3, 1, 0]
