@@ -33,7 +33,7 @@ from serving.instance.core.load_reports import report_age_s
 from serving.instance.core.placeholder import mix64, placeholder_prompt
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
-from serving.values.news import Adopted, News, Refused, Tokens
+from serving.values.news import Adopted, FailKind, News, Refused, Tokens
 from serving.values.orders import Add, Adopt, Send
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.event_queue import EventQueue
@@ -98,8 +98,7 @@ class VirtualGateway:
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
         if now < self._down_until:
-            self._book.decided(now, "fail", f"{name}-{row}/0", "unavailable", "the gateway is down")
-            self._book.end(row, Outcome.FAILED, now)
+            self._book.failed(row, FailKind.UNAVAILABLE, f"{name}-{row}/0", "the gateway is down", now)
             return
         spec = SequenceSpec(
             SequenceId(""),
@@ -249,8 +248,7 @@ class VirtualGateway:
                 if self._pool is not None:
                     self._pool.prefetch(effect.namespace, effect.hashes, now)
             case JobFailed(number=row, failure=failure):
-                book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
-                book.end(row, Outcome.FAILED, now)
+                book.failed(row, failure.kind, f"{self._settings.name}-{row}/0", failure.reason, now)
             case Rejected(number=row, reason=reason):
                 book.decided(now, "reject", self._settings.name, "429", reason)
                 book.end(row, Outcome.REJECTED, now)

@@ -89,7 +89,7 @@ def _job_stream(path: Path, trace: WekaTrace, stretch: Stretch, scaling: Scaling
 
     Raises: TraceError if the stretch has none.
     """
-    replay = JobReplay(jobs_of(trace, stretch), trace.block_tokens, stretch, scaling, portion)
+    replay = JobReplay(jobs_of(trace, stretch, portion.limit), trace.block_tokens, stretch, scaling, portion)
     count, last_s = 0, 0.0
     for job in replay:
         count, last_s = count + 1, job.start_s
