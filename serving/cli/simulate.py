@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run a trace of requests on simulated supernodes. Gateway, scheduler and KV-cache pool are the live system's code; times
 come from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
-Qwen-Bailian, kv-cache-tester and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens,
-and ServeGen folders; or generates requests with --poisson.
+Qwen-Bailian, kv-cache-tester, TraceLab and `loadgen trace`, CSV of Azure, BurstGPT or with
+arrival_s,prompt_tokens,output_tokens, and ServeGen folders; or generates requests with --poisson.
 """
 EPILOG = """\
 Examples:

@@ -47,11 +47,11 @@ def report_page(
         "latency", "Latency", page.draw(distribution_charts(times, slo), three=True),
         html_table(simulation_tables.latency_table(summary)),
     )  # fmt: skip
+    page.add("jobs", "Jobs", *job_section(summary.jobs))
     page.add(
         "slowest", "Slowest requests", page.draw(slowest_charts(result.requests, times)),
         filtered_table(slowest_table(result.requests, times), "slowest-rows", "latency"), short="Slowest",
     )  # fmt: skip
-    page.add("jobs", "Jobs", *job_section(summary.jobs))
     page.add("time", "Over time", page.draw(time_charts(result, times, slo)))
     page.add(
         "pools",

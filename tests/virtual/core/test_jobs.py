@@ -14,7 +14,7 @@ from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.supernode import Supernode
 from serving.virtual.workload.columns import RequestStream, TraceError
 from serving.virtual.workload.open import open_workload
-from tests.cases.traces import AGENTS, asks, conversation, mooncake, written
+from tests.cases.traces import AGENTS, TRACELAB, asks, conversation, mooncake, written
 from tests.virtual.core.case import config
 
 
@@ -130,6 +130,12 @@ def test_a_stretch_is_scaled_repeated_and_shared_out(tmp_path: Path) -> None:
     assert [(job.name, job.start_s) for job in later[:1]] == [("c3", 0.0)]
     half = agents(tmp_path, text, length=0.5)
     assert (half.block_tokens, next(iter(half.jobs or ())).turns[0].prompt_tokens) == (32, 320)
+
+
+def test_sessions_of_tracelab_are_jobs(tmp_path: Path) -> None:
+    found = list(agents(tmp_path, TRACELAB).jobs or ())
+    assert [(len(job.turns), job.start_s) for job in found] == [(5, 0), (1, 60)]
+    assert [turn.repeated_blocks for turn in found[0].turns] == [0, 3, 4, 2, 3]
 
 
 def test_what_cannot_be_done_with_conversations(tmp_path: Path) -> None:
