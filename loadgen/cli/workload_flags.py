@@ -23,9 +23,9 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         choices=DATASETS,
         default="random",
         help="random words | shared-prefix: tenants with system prompts | text files | sharegpt JSON | custom JSONL | "
-        "trace: Mooncake, Qwen-Bailian, kv-cache-tester or `loadgen trace` JSON lines, CSV of Azure, BurstGPT or with "
-        "arrival_s,prompt_tokens,output_tokens, or a ServeGen folder; detected by content, the names of formats are "
-        "synonyms (default random)",
+        "trace: Mooncake, Qwen-Bailian, kv-cache-tester, TraceLab or `loadgen trace` JSON lines, CSV of Azure, "
+        "BurstGPT or with arrival_s,prompt_tokens,output_tokens, or a ServeGen folder; detected by content, the names "
+        "of formats are synonyms (default random)",
     )
     group.add_argument("--dataset-path", metavar="PATH", help="file or folder; several text files: comma between them")
     group.add_argument(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from loadgen.record import SUCCESSES, RequestRecord
+from loadgen.record import SUCCESSES, RequestOutcome, RequestRecord
 from loadgen.trace.jobs import JobFigures, TurnSeen, job_figures
 from loadgen.trace.request import repeated_blocks
 
@@ -25,6 +25,17 @@ def jobs_of(records: Iterable[RequestRecord]) -> JobFigures | None:
                 record.cached_tokens,
                 repeated if tokens is None else min(repeated, tokens),
                 record.think_s if record.turn else None,
+                _problem(record),
             )
         )
     return job_figures(turns, None)
+
+
+def _problem(record: RequestRecord) -> str:
+    """Why a turn has no whole response, and where it is known, what to change; empty if it has one."""
+    if record.outcome in SUCCESSES or record.outcome is RequestOutcome.UNFINISHED:
+        return ""
+    if record.status == 400 and "context" in record.error:
+        return "a prompt longer than the model takes: lower --length-scale"
+    status = f" ({record.status})" if record.status not in (0, 200) else ""
+    return f"a request that ended as {record.outcome.value}{status}"

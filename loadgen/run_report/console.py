@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
-from loadgen.report.job_table import job_rows
+from loadgen.report.job_table import incomplete_lines, job_rows, miss_rows
 from loadgen.result import MetricDistribution, RunResult, SweepResult
 from loadgen.run_report.names import (
     BUSY_MACHINE,
@@ -50,12 +50,14 @@ def print_result(result: RunResult, console: Console) -> None:
     for name, value in _throughput(result):
         _row(console, name, value)
     _latencies(result, console)
-    jobs = [] if result.jobs is None else job_rows(result.jobs)
+    jobs = [] if result.jobs is None else [*job_rows(result.jobs), *miss_rows(result.jobs)]
     for heading, rows in (("SLOs", _slo(result)), ("Cache", _cache(result)), ("Jobs", jobs)):
         if rows:
             _rule(console, heading)
             for name, value in rows:
                 _row(console, name, value)
+    for sentence in incomplete_lines(result.jobs):
+        _paragraph(console, sentence, "yellow")
     _errors(result, console)
     _rule(console, "Can these figures be believed?")
     _verdict(result, console)

@@ -7,7 +7,7 @@ from loadgen.record import RequestRecord
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Chart, Line, LineChart, compact_all
 from loadgen.report.fragments import Html, details, element, folded_warnings, html, join
-from loadgen.report.job_table import job_table
+from loadgen.report.job_table import job_section
 from loadgen.report.page import Page, facts
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
@@ -157,8 +157,7 @@ def run_page(result: RunResult, *, records: Sequence[RequestRecord] | None, serv
     lengths: list[Chart] = [*length_charts(records or ()), *([by_length] if by_length else [])]
     page.add("prompts", "Prompts and answers", page.draw(lengths), samples_table(result), short="Prompts")
     page.add("requests", "Requests", outcome_bar(result), errors_table(result), lengths_table(result))
-    if result.jobs is not None:
-        page.add("jobs", "Jobs", html_table(job_table(result.jobs)))
+    page.add("jobs", "Jobs", *job_section(result.jobs))
     page.add("repetitions", "Repetitions", repetitions_table(result))
     add_ending(page, result)
     return page

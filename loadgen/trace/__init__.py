@@ -9,6 +9,7 @@ from loadgen.trace.find import FORMATS, Reading, open_trace
 from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions, repeated_blocks
 from loadgen.trace.servegen import ServeGenTrace
+from loadgen.trace.tracelab import TraceLabTrace
 from loadgen.trace.weka import WekaTrace
 from loadgen.trace.write import KEEPS_IDS, TraceForm, convert, write_requests
 
@@ -21,6 +22,7 @@ __all__ = [
     "Trace",
     "TraceForm",
     "TraceHeader",
+    "TraceLabTrace",
     "TraceRecord",
     "TraceSummary",
     "WekaTrace",

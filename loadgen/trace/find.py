@@ -18,11 +18,13 @@ from loadgen.trace.recorded import RecordedTrace, read_header
 from loadgen.trace.request import Trace
 from loadgen.trace.servegen import ServeGenTrace
 from loadgen.trace.tables import CsvFormat, TableTrace, custom_table, table_of
+from loadgen.trace.tracelab import TRACELAB_BLOCK_TOKENS, TRACELAB_COLUMNS, TraceLabTrace
 from loadgen.trace.weka import WekaTrace
 
 FORMATS = (
     "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), Qwen-Bailian JSON lines (chat_id, ...), "
-    "agents' conversations of kv-cache-tester (id, block_size, requests), a load generator's trace, CSV of Azure's "
+    "agents' conversations of kv-cache-tester (id, block_size, requests) and of TraceLab (session_id, round_index, "
+    "..., or CSV: session_id,round_idx,prefix_len,...), a load generator's trace, CSV of Azure's "
     "(TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT's (Timestamp,Request tokens,Response tokens), Mooncake's "
     "names (timestamp,input_length,output_length) or plain (arrival_s,prompt_tokens,output_tokens, or vLLM's names), "
     "any other CSV by --columns timestamp=NAME,..., a ServeGen folder"
@@ -113,6 +115,8 @@ def _json_trace(path: Path, number: int, line: bytes, block_tokens: int | None) 
         if block_tokens is not None:
             raise UsageError(f"{path}: its lines say how many tokens a block has; leave --block-tokens out")
         return WekaTrace(path, decoded(path, number, line, _BLOCK_SIZE, "a conversation with a block_size").block_size)
+    if "session_id" in keys and "newly_append_tokens" in keys:
+        return TraceLabTrace(path, block_tokens or TRACELAB_BLOCK_TOKENS)
     if "chat_id" in keys:
         return BailianTrace(path, block_tokens or BAILIAN_BLOCK_TOKENS)
     if "input_length" in keys:
@@ -126,6 +130,8 @@ def _table(path: Path, number: int, line: bytes, block_tokens: int | None, table
     Raises: TraceFormatError if that is none; UsageError.
     """
     names = {name.strip().strip('"') for name in re.split("[,\n]", line.decode(errors="replace"))}
+    if table is None and names.issuperset(TRACELAB_COLUMNS):
+        return TraceLabTrace(path, block_tokens or TRACELAB_BLOCK_TOKENS, table=True)
     table = table or table_of(names)
     if table is None:
         raise trace_error(path, number, f"the first line is of no known trace format; known are {FORMATS}")

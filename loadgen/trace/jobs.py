@@ -4,9 +4,13 @@ The simulator computes its figures here, too, so that a live and a simulated run
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+UNFINISHED = "the end of the run, before their last turn"
+"""Problem of a job that was still running."""
 
 PAUSES_S = (
     (5.0, "below 5 s"),
@@ -47,11 +51,14 @@ class JobFigures:
     Attributes:
         jobs: that were begun. completed: every turn has its whole response.
         time_p50_s, time_p95_s: from the first turn's due time to the last response's end, pauses included; of completed
-            jobs, as the next three.
+            jobs, as the next five.
+        responses_p50_s, responses_p95_s: the part of it that is no pause: the sum of a job's response times.
         computed_tokens_p50, computed_tokens_p95, computed_tokens_mean: prompt tokens of a job that were not cached.
         cached_share: cached part of the prompt tokens of all turns, 0..1.
         npu_s_per_job: NPU time of the whole run over completed jobs [s].
         pauses: misses by the length of the pause in front of a turn.
+        incomplete: jobs that did not complete, by what happened to the first turn without its whole response; the
+            commonest first.
     """
 
     jobs: int
@@ -64,6 +71,9 @@ class JobFigures:
     cached_share: float | None
     npu_s_per_job: float | None
     pauses: list[PauseMisses]
+    responses_p50_s: float | None = None
+    responses_p95_s: float | None = None
+    incomplete: dict[str, int] = field(default_factory=dict)
 
 
 class TurnSeen(NamedTuple):
@@ -76,6 +86,7 @@ class TurnSeen(NamedTuple):
         prompt_tokens, cached_tokens: of the prompt; None = not reported.
         repeated_tokens: leading tokens of its prompt that an earlier turn of the job had; 0 if unknown.
         pause_s: in front of it; None for the first turn.
+        problem: why it has not its whole response; empty if it has.
     """
 
     job: int
@@ -87,6 +98,7 @@ class TurnSeen(NamedTuple):
     cached_tokens: int | None
     repeated_tokens: int
     pause_s: float | None
+    problem: str = ""
 
 
 def job_figures(turns: Iterable[TurnSeen], npu_s: float | None) -> JobFigures | None:
@@ -102,6 +114,7 @@ def job_figures(turns: Iterable[TurnSeen], npu_s: float | None) -> JobFigures | 
         return None
     done = [job for job in jobs.values() if len(job) == job[0].job_turns and all(turn.finished for turn in job)]
     times_s = [max(turn.ended_s or 0.0 for turn in job) - min(turn.sent_s for turn in job) for job in done]
+    responses_s = [sum((turn.ended_s or 0.0) - turn.sent_s for turn in job) for job in done]
     computed = [tokens for job in done if (tokens := _computed(job)) is not None]
     reported = [turn for job in jobs.values() for turn in job if turn.finished and _computed([turn]) is not None]
     prompt = sum(turn.prompt_tokens or 0 for turn in reported)
@@ -110,12 +123,15 @@ def job_figures(turns: Iterable[TurnSeen], npu_s: float | None) -> JobFigures | 
         completed=len(done),
         time_p50_s=_quantile(times_s, 0.5),
         time_p95_s=_quantile(times_s, 0.95),
+        responses_p50_s=_quantile(responses_s, 0.5),
+        responses_p95_s=_quantile(responses_s, 0.95),
         computed_tokens_p50=_quantile(computed, 0.5),
         computed_tokens_p95=_quantile(computed, 0.95),
         computed_tokens_mean=sum(computed) / len(computed) if computed else None,
         cached_share=sum(turn.cached_tokens or 0 for turn in reported) / prompt if prompt else None,
         npu_s_per_job=npu_s / len(done) if done and npu_s is not None else None,
         pauses=_misses(reported),
+        incomplete=_problems(jobs.values()),
     )
 
 
@@ -124,6 +140,18 @@ def with_npus(jobs: JobFigures | None, npus: int | None, duration_s: float) -> J
     if jobs is None or npus is None or not jobs.completed:
         return jobs
     return replace(jobs, npu_s_per_job=npus * duration_s / jobs.completed)
+
+
+def _problems(jobs: Iterable[list[TurnSeen]]) -> dict[str, int]:
+    """Jobs by why they did not complete; one that has turns that were never sent ran out of time."""
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        stopped = min((turn for turn in job if not turn.finished), key=lambda turn: turn.sent_s, default=None)
+        if stopped is not None:
+            counts[stopped.problem or UNFINISHED] += 1
+        elif len(job) < job[0].job_turns:
+            counts[UNFINISHED] += 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _computed(turns: list[TurnSeen]) -> int | None:

@@ -121,39 +121,53 @@ class TableTrace:
 
         Raises: TraceFormatError.
         """
-        number = 1
-        columns = ",".join(self.table.columns)
-        try:
-            check_regular(self.path)
-            with self.path.open(newline="", encoding="utf-8-sig") as file:
-                lines = csv.reader(file)
-                when, prompt, output = self._places(next(lines, []))
-                for line in lines:
-                    if not line:
-                        continue
-                    number = lines.line_num
-                    try:
-                        yield number, line[when], int(line[prompt]), int(line[output])
-                    except (ValueError, IndexError) as error:
-                        raise trace_error(self.path, number, f"not a line of {columns} ({error})") from None
-        except OSError as error:
-            raise unreadable(self.path, error) from None
-        except UnicodeDecodeError as error:
-            raise TraceFormatError(f"{self.path}: not text in UTF-8 ({error}); save it as CSV in UTF-8") from None
-        except csv.Error as error:
-            raise trace_error(self.path, number + 1, f"not CSV ({error}); save it as CSV again") from None
+        when, prompt, output = self.table.columns
+        for number, row in csv_rows(self.path, self.table.columns):
+            try:
+                yield number, row[when], int(row[prompt]), int(row[output])
+            except ValueError as error:
+                columns = ",".join(self.table.columns)
+                raise trace_error(self.path, number, f"not a line of {columns} ({error})") from None
 
-    def _places(self, header: Sequence[str]) -> list[int]:
-        """Where the three columns are.
 
-        Raises: TraceFormatError if one is missing.
-        """
-        names = [name.strip() for name in header]
-        columns = self.table.columns
-        missing = [column for column in columns if column not in names]
-        if missing:
-            raise trace_error(self.path, 1, f"no column {', '.join(missing)}; there are {', '.join(names)}")
-        return [names.index(column) for column in columns]
+def csv_rows(path: Path, columns: Sequence[str], others: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, str]]]:
+    """Number and cells of each line that is not empty, lazily.
+
+    Args:
+        columns: that the file must have. others: that it may have.
+    Raises: TraceFormatError if it cannot be read, is no CSV, has not these columns, or a line is too short.
+    """
+    number = 1
+    try:
+        check_regular(path)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file)
+            places = _places(path, next(lines, []), columns, others)
+            for line in lines:
+                if not line:
+                    continue
+                number = lines.line_num
+                try:
+                    yield number, {name: line[place] for name, place in places.items()}
+                except IndexError as error:
+                    raise trace_error(path, number, f"not a line of {','.join(columns)} ({error})") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        raise TraceFormatError(f"{path}: not text in UTF-8 ({error}); save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise trace_error(path, number + 1, f"not CSV ({error}); save it as CSV again") from None
+
+
+def _places(path: Path, header: Sequence[str], columns: Sequence[str], others: Sequence[str]) -> dict[str, int]:
+    """Where the columns are.
+
+    Raises: TraceFormatError if one is missing.
+    """
+    names = [name.strip() for name in header]
+    if missing := [column for column in columns if column not in names]:
+        raise trace_error(path, 1, f"no column {', '.join(missing)}; there are {', '.join(names)}")
+    return {name: names.index(name) for name in (*columns, *others) if name in names}
 
 
 def table_of(names: Iterable[str]) -> CsvFormat | None:

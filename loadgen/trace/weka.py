@@ -103,11 +103,11 @@ class WekaTrace:
             scope = line.hash_id_scope
             reader = _Conversation(self, number, line, start_s, first_id if scope == "local" else 0, counts)
             yield from reader.records()
+            self.notes.update(counts.notes(len(names)))
             first_id = reader.largest_id + 1
             start_s += float(starts.exponential(3600 / SESSIONS_PER_HOUR))
         if not number:
             raise empty(self.path)
-        self.notes.update(counts.notes(len(names)))
 
     def _check(self, number: int, line: _Line, names: set[str], scope: str) -> None:
         """Raises: TraceFormatError for a conversation that does not fit those in front of it, or has no request."""

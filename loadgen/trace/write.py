@@ -14,6 +14,7 @@ from loadgen.trace.mooncake import MooncakeTrace, mooncake_line
 from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_lines, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions
 from loadgen.trace.tables import AZURE, BURSTGPT, PLAIN, table_lines
+from loadgen.trace.tracelab import TraceLabTrace
 from loadgen.trace.weka import WekaTrace
 
 
@@ -43,7 +44,7 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
     if form is TraceForm.LOADGEN:
         write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=total), _numbered(trace))
     elif isinstance(
-        trace, MooncakeTrace | RecordedTrace | WekaTrace
+        trace, MooncakeTrace | RecordedTrace | TraceLabTrace | WekaTrace
     ):  # whose later turns are at other places, or ids do not fit
         write_requests(path, form, list(trace.requests()), trace.block_tokens)
     else:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run a trace of requests on simulated supernodes. Gateway, scheduler and KV-cache pool are the live system's code; times
 come from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
-Qwen-Bailian, kv-cache-tester and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens,
-and ServeGen folders; or generates requests with --poisson.
+Qwen-Bailian, kv-cache-tester, TraceLab and `loadgen trace`, CSV of Azure, BurstGPT or with
+arrival_s,prompt_tokens,output_tokens, and ServeGen folders; or generates requests with --poisson.
 """
 EPILOG = """\
 Examples:
@@ -118,7 +118,9 @@ def run(arguments: argparse.Namespace) -> int:
     from loadgen.terminal import terminal_console
     from serving.cli.simulate_progress import SimulationProgress
     from serving.config.rank_checks import roles_as_dies
+    from serving.errors import ConfigError
     from serving.terminal import make_folder, table_console
+    from serving.virtual.capacity import length_limit, lengths_warning
     from serving.virtual.report.latencies import Slo
     from serving.virtual.report.result_json import result_json, write_json
     from serving.virtual.report.simulation_console import print_notes, print_speed, print_summary
@@ -134,23 +136,30 @@ def run(arguments: argparse.Namespace) -> int:
     count = config.simulation.supernodes
     opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
     whole = opened(0, 1)
+    ran = roles_as_dies(config)
+    cost = cost_model(ran)
+    stderr = terminal_console(stderr=True)
+    limit = length_limit(ran, cost)
+    if arguments.poisson is not None and arguments.prompt >= limit.tokens:
+        raise ConfigError(f"--prompt {arguments.prompt}: below {limit.tokens} tokens ({limit.reason})")
+    if warning := lengths_warning(whole, limit):
+        stderr.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
     faults, commands = _faults(arguments, config, whole)
-    plan = Plan(config, opened, faults, _step_s(whole), arguments.stop, arguments.check, commands)
+    shards = opened if count > 1 else partial(_only, whole)
+    plan = Plan(config, shards, faults, _step_s(whole), arguments.stop, arguments.check, commands)
     processes = arguments.processes or min(count, len(os.sched_getaffinity(0)))
-    with SimulationProgress(whole.count, whole.duration_s, count, quiet=arguments.quiet) as progress:
+    with SimulationProgress(_requests(whole), whole.duration_s, count, quiet=arguments.quiet) as progress:
         result = simulate_supernodes(plan, whole.name, processes=processes, progress=progress.tell)
     slo = Slo(config.slo.ttft_s, config.slo.tpot_s)
     summary = summarize(result, slo)
     if arguments.out:
         folder = Path(arguments.out)
         write_json(folder / "result.json", result, summary, requests=arguments.requests)
-        ran = roles_as_dies(config)
-        write_page(folder / "report.html", result, slo, step_cost=_typical_step(ran, cost_model(ran), result))
+        write_page(folder / "report.html", result, slo, step_cost=_typical_step(ran, cost, result))
     if arguments.json:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
         print_summary(result, summary, table_console())
-    stderr = terminal_console(stderr=True)
     print_notes(whole.notes, stderr)
     print_speed(result, stderr)
     if arguments.out:
@@ -228,6 +237,16 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
         seed=seed + number,
         block_tokens=block_tokens,
     )
+
+
+def _only(whole: "RequestStream", _number: int, _count: int) -> "RequestStream":
+    """The workload that was opened already, of the only supernode."""
+    return whole
+
+
+def _requests(whole: "RequestStream") -> int | None:
+    """Requests of a workload, for progress; None if not known."""
+    return whole.count if whole.jobs is None else sum(len(job.turns) for job in whole.jobs)
 
 
 def _step_s(whole: "RequestStream") -> float | None:

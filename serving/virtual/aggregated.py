@@ -18,6 +18,7 @@ from serving.instance.executors.simulated_answers import SimulatedAnswer, Simula
 from serving.instance.executors.simulated_executor import DecodeDies, StepTimes
 from serving.values.orders import Adopt, Order
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from serving.virtual.capacity import kv_blocks
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.ports import WorkDone
 from serving.virtual.prefill import PrefillInstance
@@ -153,8 +154,7 @@ def aggregated_instance(
     """
     pool, simulation = config.aggregated, config.simulation
     dies, drafts = pool.dies_per_instance, simulation.drafts
-    plan = cost.hbm_plan("aggregated", dies)
-    blocks = plan.instance_kv_tokens // config.engine.block_tokens
+    blocks = kv_blocks(config, cost, "aggregated", dies)
     settings = engine_settings(config, "aggregated", pool, model_len, blocks, draft_tokens=drafts)
     settings = replace(settings, cache_decoded=not config.model.reasoning)
     steps = StepTimes(

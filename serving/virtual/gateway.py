@@ -33,7 +33,7 @@ from serving.instance.core.load_reports import report_age_s
 from serving.instance.core.placeholder import mix64, placeholder_prompt
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
-from serving.values.news import Adopted, News, Refused, Tokens
+from serving.values.news import Adopted, FailKind, News, Refused, Tokens
 from serving.values.orders import Add, Adopt, Send
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.event_queue import EventQueue
@@ -104,8 +104,7 @@ class VirtualGateway:
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
         if now < self._down_until:
-            self._book.decided(now, "fail", f"{name}-{row}/0", "unavailable", "the gateway is down")
-            self._book.end(row, Outcome.FAILED, now)
+            self._book.failed(row, FailKind.UNAVAILABLE, f"{name}-{row}/0", "the gateway is down", now)
             return
         spec = SequenceSpec(
             SequenceId(""),
@@ -239,7 +238,8 @@ class VirtualGateway:
             if type(effect) is SequenceUpdate:  # an `isinstance` that fails takes four times as long
                 book.deliver(effect.number, effect.news, now, effect.queue_s)
                 if effect.news.finish_reason is not None:
-                    self._end(effect.number, Outcome.FINISHED)
+                    self._tell_pauses(effect.number, finished=True)
+                    book.end(effect.number, Outcome.FINISHED, now)
             else:
                 self._carry_out(effect)
         while self._unsent:
@@ -259,18 +259,18 @@ class VirtualGateway:
                 if self._pool is not None:
                     self._pool.prefetch(effect.namespace, effect.hashes, now)
             case JobFailed(number=row, failure=failure):
-                book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
-                self._end(row, Outcome.FAILED)
+                self._tell_pauses(row, finished=False)
+                book.failed(row, failure.kind, f"{self._settings.name}-{row}/0", failure.reason, now)
             case Rejected(number=row, reason=reason):
                 book.decided(now, "reject", self._settings.name, "429", reason)
-                self._end(row, Outcome.REJECTED)
+                self._tell_pauses(row, finished=False)
+                book.end(row, Outcome.REJECTED, now)
             case Broken(trace=trace):
                 raise LedgerError(f"a gateway failed on a request:\n{trace}")
 
-    def _end(self, row: int, outcome: Outcome) -> None:
+    def _tell_pauses(self, row: int, *, finished: bool) -> None:
         if self._pauses is not None:
-            self._pauses.ended(row, finished=outcome is Outcome.FINISHED)
-        self._book.end(row, outcome, self._queue.now)
+            self._pauses.ended(row, finished=finished)
 
     def _send(self, effect: Send) -> None:
         order = effect.order

@@ -5,9 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from serving.config.scaling import SloConfig
-from serving.values.news import Tokens
+from serving.values.news import FailKind, Tokens
 from serving.values.signals import Traffic
-from serving.virtual.result import NO_PAUSE, DecisionRecord, Outcome, RequestColumns
+from serving.virtual.result import FAILURES, NO_PAUSE, DecisionRecord, Outcome, RequestColumns
 
 _KEPT_OF_A_KIND = 200
 _NAN = math.nan
@@ -60,6 +60,7 @@ class Book:
         rows.job_turns.append(turns)
         rows.pause_s.append(pause_s)
         rows.repeated_tokens.append(repeated)
+        rows.failure.append(-1)
         self.next_turn = NO_JOB
         self.tally.arrived_tokens += prompt_tokens
         self.open_rows += 1
@@ -99,6 +100,12 @@ class Book:
             self.tally.uncached_tokens += rows.prompt_tokens[row] - news.cached_tokens
             if news.pool is not None:
                 rows.pulled_tokens[row] = news.pool.pulled_tokens
+
+    def failed(self, row: int, kind: FailKind, subject: str, reason: str, now: float) -> None:
+        """Record that a request failed, and why."""
+        self.decided(now, "fail", subject, kind.value, reason)
+        self.rows.failure[row] = FAILURES.index(kind)
+        self.end(row, Outcome.FAILED, now)
 
     def end(self, row: int, outcome: Outcome, now: float) -> None:
         """Record the end of a request."""

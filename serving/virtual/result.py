@@ -8,6 +8,9 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from serving.values.news import FailKind
+
+FAILURES = tuple(FailKind)
 NO_PAUSE = -1.0
 """In `RequestColumns.pause_s`: nothing came before."""
 ENGINE = "engine"
@@ -60,6 +63,8 @@ class RequestColumns:
     """Pause in front of a job's turn; `NO_PAUSE` for its first turn, and without a job."""
     repeated_tokens: "array[int]" = field(default_factory=lambda: array("q"))
     """Leading prompt tokens that an earlier turn of the job had."""
+    failure: "array[int]" = field(default_factory=lambda: array("b"))
+    """Place in `FAILURES` of why the request failed; -1 if it did not."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -20,6 +20,7 @@ from serving.gateway.core.from_config import core_settings
 from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.instance.core.settings import engine_settings
 from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
+from serving.virtual.capacity import MODEL_LEN, kv_blocks
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.decode_sizes import DecodeSizes
 from serving.virtual.event_queue import EventQueue
@@ -40,9 +41,6 @@ from serving.virtual.times import JITTER_STEPS, Slowdown, TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
 from serving.virtual.workload.columns import RequestStream, TraceRequest
-
-MODEL_LEN = 131_072
-"""Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
 
 
 class Supernode:
@@ -248,8 +246,7 @@ class Supernode:
 
     def _prefill(self, name: ReplicaId) -> PrefillInstance:
         pool = self.config.prefill
-        plan = self.cost.hbm_plan("prefill", pool.dies_per_instance)
-        blocks = plan.instance_kv_tokens // self.config.engine.block_tokens
+        blocks = kv_blocks(self.config, self.cost, "prefill", pool.dies_per_instance)
         settings = engine_settings(self.config, "prefill", pool, MODEL_LEN, blocks)
         return PrefillInstance(
             name, "prefill", pool.npus_per_instance, settings, blocks, self._around, self.slowdowns[name],
@@ -261,7 +258,7 @@ class Supernode:
         groups = self.groups_of(pool.npus_per_instance)
         parts = self.parts
         fewest = pool.dies_per_instance if parts is None else parts.rules.fewest * parts.step * DIES_PER_NPU
-        blocks = self.cost.hbm_plan("decode", fewest).kv_tokens // self.config.engine.block_tokens
+        blocks = kv_blocks(self.config, self.cost, "decode", fewest)
         of_a_group = replace(
             pool,
             max_sequences=max(1, pool.max_sequences // groups),

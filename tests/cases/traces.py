@@ -63,6 +63,34 @@ def conversation(name: str, *requests: dict[str, Any], **more: Any) -> dict[str,
     return {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": list(requests)} | more
 
 
+def call(
+    session: str, place: int, cached: int, new: int, at: str = "05:00:00 05:00:02", year: int = 2026
+) -> dict[str, Any]:
+    """A line of TraceLab's, with 5 tokens of output. `at`: its start and end."""
+    start, end = (f"{year}-06-01T{time}.000Z" for time in at.split())
+    events = [{"event_type": "tool_result", "timestamp": start}, {"event_type": "text", "timestamp": end}]
+    lengths = {"prefix_tokens": cached, "newly_append_tokens": new, "output_tokens": 5}
+    return {"session_id": session, "project": "p", "round_index": place, "timing_events": events, "tools": []} | lengths
+
+
+TRACELAB = "".join(
+    mooncake(one)
+    for one in (
+        call("b", 0, 50, 78, "05:01:00 05:01:01"),  # starts a minute after the other
+        call("a", 0, 100, 92),
+        call("a", 2, 0, 256, "05:00:35 05:00:40") | {"tools": [{"tool_wall_latency_ms": None}]},  # 20 s after
+        call("a", 1, 64, 192, "05:00:12 05:00:15") | {"tools": [{"tool_wall_latency_ms": 9000.0}]},  # 10 s after
+        call("a", 3, 130, 62, "05:00:39 05:00:41"),  # a compacted history; before the one in front of it has ended
+        call("a", 3, 0, 640) | {"timing_events": []},  # the same place again, without times
+    )
+)
+"""Two sessions of TraceLab."""
+TRACELAB_CSV = (
+    "session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+    "7,1500,0,0,200,30,300\n7,1500,1,230,70,20,0\n3,1000,0,0,64,10,0\n"
+)
+"""The replay's form, in which a prefix has the response, too."""
+
 AGENTS = mooncake(
     conversation(
         "a",
@@ -315,6 +343,34 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         ":1: entry 0 of c: a run of hash_runs ends before",
     ),
     "agents, zero prompt": (mooncake(conversation("c", asks(0, 0))), ":1: a prompt of 0 tokens"),
+    "tracelab, broken line": (TRACELAB + '{"session_id": "c", "newly', ":7: not JSON"),
+    "tracelab, no output": (
+        TRACELAB + mooncake({"session_id": "c", "round_index": 0}),
+        ":7: not a call like .*prefix_tokens",
+    ),
+    "tracelab, negative": (mooncake(call("c", 0, 9, -1)), ":1: not a call .*newly_append_tokens"),
+    "tracelab, no prompt": (mooncake(call("c", 0, 0, 0)), ":1: a prompt of 0 tokens"),
+    "tracelab, no date": (
+        mooncake(call("c", 0, 0, 9) | {"timing_events": [{"event_type": "text", "timestamp": "5"}]}),
+        ":1: not",
+    ),
+    "tracelab, no events": (
+        TRACELAB + mooncake(call("c", 0, 0, 9) | {"timing_events": []}),
+        ":7: no timing_events in a",
+    ),
+    "tracelab, long apart": (
+        TRACELAB + mooncake(call("c", 0, 0, 9, year=2029)),
+        ":7: starts 1096 days after the first",
+    ),
+    "tracelab, a tool's time": (
+        mooncake(call("c", 0, 0, 9) | {"tools": [{"tool_wall_latency_ms": -5.0}]}),
+        ":1: tool_wall_latency_ms of -5",
+    ),
+    "tracelab CSV, no number": (TRACELAB_CSV + "2,0,0,x,9,1,0\n", ":5: not a line of round_idx,.* 'x'"),
+    "tracelab CSV, short": (TRACELAB_CSV + "2,0,0\n", ":5: not a line of round_idx"),
+    "tracelab CSV, negative": (TRACELAB_CSV + "2,0,0,0,9,1,-4\n", ":5: a length, place or time that is negative"),
+    "tracelab CSV, NaN": (TRACELAB_CSV + "2,nan,0,0,9,1,4\n", ":5: a length, place or time that is negative"),
+    "tracelab CSV, no session": (TRACELAB_CSV + ",0,0,0,9,1,4\n", ":5: no session_id"),
     "recorded with bad ids": (recorded(line(0, 9, ids=(-4,), session=0, turn=0)), ":2: hash_ids must"),
 }
 """What is wrong -> file, and how it is refused."""

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
-from loadgen.report.job_table import job_table
+from loadgen.report.job_table import incomplete_lines, job_table, miss_table
 from loadgen.report.table import Table, select, terminal_table
 from serving import compiled
 from serving.virtual.report import simulation_tables
@@ -34,6 +34,8 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
     failure = next((one for one in result.decisions if one.kind in _FAILURES), None)
     if failure is not None:
         _line(console, "", f"first that failed: {failure.subject} at {numbers.clock(failure.at_s)}: {failure.reason}")
+    for sentence in incomplete_lines(summary.jobs):
+        _line(console, "jobs", sentence)
     _line(console, "goodput", _goodput(summary))
     rates = summary.throughput
     _line(
@@ -104,6 +106,7 @@ def _tables(result: SimResult, summary: Summary) -> list[Table]:
     found = [
         simulation_tables.latency_table(summary),
         job_table(summary.jobs),
+        miss_table(summary.jobs),
         select(simulation_tables.pool_table(summary), *_POOL_COLUMNS),
         simulation_tables.plane_table(summary),
         simulation_tables.count_table(result),

@@ -9,7 +9,7 @@ from hardware.cost.loads import PredictedStep
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Bar, BarChart, Key
 from loadgen.report.fragments import element
-from loadgen.report.job_table import job_table
+from loadgen.report.job_table import job_section
 from loadgen.report.page import Page, facts, render, tiles
 from loadgen.report.table import Table, TableRow, columns, filtered_table, html_table
 from serving.terminal import write_file
@@ -47,12 +47,11 @@ def report_page(
         "latency", "Latency", page.draw(distribution_charts(times, slo), three=True),
         html_table(simulation_tables.latency_table(summary)),
     )  # fmt: skip
+    page.add("jobs", "Jobs", *job_section(summary.jobs))
     page.add(
         "slowest", "Slowest requests", page.draw(slowest_charts(result.requests, times)),
         filtered_table(slowest_table(result.requests, times), "slowest-rows", "latency"), short="Slowest",
     )  # fmt: skip
-    if summary.jobs is not None:
-        page.add("jobs", "Jobs", html_table(job_table(summary.jobs)))
     page.add("time", "Over time", page.draw(time_charts(result, times, slo)))
     page.add(
         "pools",

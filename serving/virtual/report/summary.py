@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.trace.jobs import JobFigures, TurnSeen, job_figures
+from serving.values.news import FailKind
 from serving.virtual.report.latencies import (
     Goodput,
     Latencies,
@@ -25,7 +26,7 @@ from serving.virtual.report.pools import (
     pool_summaries,
     ratio,
 )
-from serving.virtual.result import NO_PAUSE, Outcome, SimResult
+from serving.virtual.result import FAILURES, NO_PAUSE, Outcome, SimResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,30 @@ def _jobs(result: SimResult) -> JobFigures | None:
             rows.cached_tokens[row],
             rows.repeated_tokens[row],
             None if rows.pause_s[row] == NO_PAUSE else rows.pause_s[row],
+            _problem(rows.outcome[row], rows.failure[row]),
         )
         for row in range(len(rows))
         if rows.job[row] >= 0
     )
     return job_figures(turns, result.totals.npu_seconds)
+
+
+_PROBLEMS = {
+    FailKind.INVALID: "a prompt longer than an instance holds: shorten it (--length) or raise [engine] max_model_len",
+    FailKind.DEADLINE: "a request that took longer than [gateway] request_timeout_s: add instances or raise it",
+    FailKind.OVERLOADED: "a request refused by full instances: add instances or raise their max_waiting",
+    FailKind.UNAVAILABLE: "no instance or gateway to serve a request",
+    FailKind.POISON: "a request whose instances failed again and again",
+}
+
+
+def _problem(outcome: int, failure: int) -> str:
+    """Why a turn of a job has no whole response, and what to change; empty if it has one."""
+    if outcome == Outcome.FAILED and failure >= 0:
+        return _PROBLEMS.get(FAILURES[failure], f"a request that failed ({FAILURES[failure].value})")
+    if outcome == Outcome.REJECTED:
+        return "a request refused by a full gateway (429): raise [gateway] max_queued_requests or add instances"
+    return ""
 
 
 def _throughput(result: SimResult, times: Latencies) -> RunThroughput:

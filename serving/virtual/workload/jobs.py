@@ -113,9 +113,11 @@ class JobReplay:
         return replace(job, start_s=job.start_s / scaling.rate, turns=turns)
 
 
-def jobs_of(trace: Trace, stretch: Stretch) -> tuple[TraceJob, ...]:
-    """All jobs of a trace that start in the stretch, in order of their start.
+def jobs_of(trace: Trace, stretch: Stretch, most: int | None = None) -> tuple[TraceJob, ...]:
+    """The jobs of a trace that start in the stretch, in order of their start.
 
+    Args:
+        most: read no further than this many; None = all.
     Raises: TraceError with the line that is no conversation.
     """
     found: list[TraceJob] = []
@@ -127,6 +129,8 @@ def jobs_of(trace: Trace, stretch: Stretch) -> tuple[TraceJob, ...]:
                 zero += sum(not record.output_tokens for record in records)
                 name = str(records[0].session)
                 found.append(TraceJob(len(found), name, start_s - stretch.start_s, _turns(records)))
+            if len(found) == most or start_s >= stretch.end_s:
+                break
     if zero:
         trace.notes["answers"] = f"answers of 0 tokens, asked for with 1: {zero}"
     return tuple(found)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.trace import Reading, ServeGenTrace, Trace, WekaTrace, open_trace
+from loadgen.trace import Reading, ServeGenTrace, Trace, TraceLabTrace, WekaTrace, open_trace
 from serving.errors import ConfigError
 from serving.virtual.workload.columns import Columns, RequestStream, Row, TraceError, batches_of, refused_in_our_terms
 from serving.virtual.workload.jobs import JobReplay, jobs_of
@@ -70,7 +70,7 @@ def open_workload(
     reading = Reading(block_tokens, clients, volume, stretch.start_s, stretch.end_s, seed, columns)
     with refused_in_our_terms():
         trace = open_trace(path, reading)
-    if isinstance(trace, WekaTrace):
+    if isinstance(trace, TraceLabTrace | WekaTrace):
         return _job_stream(path, trace, stretch, scaling, portion)
     own_block = trace.block_tokens
     scaled_block = _NO_IDS_BLOCK_TOKENS if own_block is None else scaling.block_tokens(own_block)
@@ -84,12 +84,14 @@ def open_workload(
     )  # fmt: skip
 
 
-def _job_stream(path: Path, trace: WekaTrace, stretch: Stretch, scaling: Scaling, portion: Portion) -> RequestStream:
+def _job_stream(
+    path: Path, trace: TraceLabTrace | WekaTrace, stretch: Stretch, scaling: Scaling, portion: Portion
+) -> RequestStream:
     """The conversations of a trace.
 
     Raises: TraceError if the stretch has none.
     """
-    replay = JobReplay(jobs_of(trace, stretch), trace.block_tokens, stretch, scaling, portion)
+    replay = JobReplay(jobs_of(trace, stretch, portion.limit), trace.block_tokens, stretch, scaling, portion)
     count, last_s = 0, 0.0
     for job in replay:
         count, last_s = count + 1, job.start_s

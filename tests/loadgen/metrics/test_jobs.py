@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.metrics.jobs import jobs_of
 from loadgen.record import RequestOutcome, RequestRecord
-from loadgen.report.job_table import job_rows
+from loadgen.report.job_table import incomplete_lines, job_rows, miss_rows
 from loadgen.trace.jobs import PauseMisses, TurnSeen, job_figures
 
 SEEN = [
@@ -23,9 +23,18 @@ def test_only_whole_jobs_have_a_time() -> None:
     assert (jobs.computed_tokens_p50, jobs.computed_tokens_mean, jobs.npu_s_per_job) == (240.0, 240.0, 80.0)
     assert jobs.cached_share == 60 / 400
     assert jobs.pauses == [PauseMisses(pause="5 to 20 s", turns=1, repeated_tokens=100, missed_tokens=40)]
-    shown = dict(job_rows(jobs))
+    assert (jobs.responses_p50_s, jobs.responses_p95_s) == (10.0, 10.0)
+    shown = dict(job_rows(jobs) + miss_rows(jobs))
     assert shown["jobs completed"] == "1 of 3"
-    assert shown["misses, pauses 5 to 20 s"] == "40.0 % of 100 tokens (1 turns)"
+    assert shown["computed again, pauses 5 to 20 s"] == "40.0 % of 100 tokens, 1 turn"
+
+
+def test_why_jobs_did_not_complete() -> None:
+    late = [TurnSeen(3, 2, 1.0, None, False, None, None, 0, None, "a full queue"), SEEN[0]._replace(job=3, sent_s=2.0)]
+    jobs = job_figures([*SEEN, *late], None)
+    assert jobs is not None
+    assert jobs.incomplete == {"the end of the run, before their last turn": 2, "a full queue": 1}
+    assert incomplete_lines(jobs)[1] == "1 of 4 jobs did not complete, because of a full queue"
 
 
 def test_single_requests_are_no_jobs() -> None:
@@ -53,6 +62,10 @@ def test_records_of_a_run() -> None:
     assert jobs is not None
     assert jobs.time_p50_s == 9.0
     assert jobs.pauses == [PauseMisses(pause="5 to 20 s", turns=1, repeated_tokens=32, missed_tokens=16)]
+    long = record(1, outcome=RequestOutcome.HTTP_ERROR, status=400, error="maximum context length is 4096 tokens")
+    failed = jobs_of([first, long])
+    assert failed is not None
+    assert list(failed.incomplete) == ["a prompt longer than the model takes: lower --length-scale"]
     second.cached_tokens = None  # a server that does not report it
     unknown = jobs_of([first, second])
     assert unknown is not None

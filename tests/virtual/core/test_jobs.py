@@ -1,16 +1,20 @@
 """Conversations in virtual time: turns start after what they wait for and their pause, whatever the system's speed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serving.errors import ConfigError
 from serving.tools.planning.trace import TraceChoice
+from serving.virtual.capacity import length_limit, lengths_warning
+from serving.virtual.report.summary import summarize
 from serving.virtual.result import NO_PAUSE, Outcome, RequestColumns
-from serving.virtual.simulation import simulate
+from serving.virtual.simulation import cost_model, simulate
+from serving.virtual.supernode import Supernode
 from serving.virtual.workload.columns import RequestStream, TraceError
 from serving.virtual.workload.open import open_workload
-from tests.cases.traces import AGENTS, asks, conversation, mooncake, written
+from tests.cases.traces import AGENTS, TRACELAB, asks, conversation, mooncake, written
 from tests.virtual.core.case import config
 
 
@@ -48,6 +52,44 @@ def test_a_turn_that_fails_does_not_stop_its_job(tmp_path: Path) -> None:
     text = mooncake(conversation("a", asks(0, 640), asks(5, 200_000, runs=[[1, 3125]]), asks(9, 640)))
     rows = simulate(config(), agents(tmp_path, text), check=True).requests
     assert list(rows.outcome) == [Outcome.FINISHED, Outcome.FAILED, Outcome.FINISHED]
+
+
+def test_prompts_that_do_not_fit_are_known_before_the_run_and_told_after_it(tmp_path: Path) -> None:
+    small = asks(0, 640)
+    fits, long = conversation("a", small, asks(5, 131_000)), conversation("b", small, asks(5, 200_000))
+    setup = config()
+    limit = length_limit(setup, cost_model(setup))
+    assert (limit.tokens, limit.reason) == (131_072, "[engine] max_model_len")
+    both = agents(tmp_path, mooncake(fits, long))
+    warned = lengths_warning(both, limit)
+    assert warned.startswith("1 of 2 conversations cannot complete: each has a prompt above 131,072 tokens")
+    assert "longest has 200,000; remedies: --length 0.640625, --set engine.max_model_len=200001" in warned
+    jobs = summarize(simulate(setup, both)).jobs
+    assert jobs is not None
+    assert [(reason[:45], count) for reason, count in jobs.incomplete.items()] == [
+        ("a prompt longer than an instance holds: short", 1)
+    ]
+    assert not lengths_warning(agents(tmp_path, mooncake(fits, long), length=0.640625), limit)
+    with pytest.raises(ConfigError, match="no conversation can complete: each has a prompt above 131,072"):
+        lengths_warning(agents(tmp_path, mooncake(long)), limit)
+
+
+def test_a_kv_cache_that_is_too_small_for_a_prompt(tmp_path: Path) -> None:
+    setup = config()
+    setup = replace(setup, engine=replace(setup.engine, max_model_len=1_000_000))
+    limit = length_limit(setup, cost_model(setup))
+    node = Supernode(setup, cost_model(setup), 0)
+    held = {pool: node.start_instance(pool).kv_blocks for pool in ("prefill", "decode")}
+    held["decode"] //= node.groups_of(setup.decode.npus_per_instance)
+    assert limit.tokens == min(held.values()) * setup.engine.block_tokens < 1_000_000
+    assert limit.reason.startswith("the KV cache of a ")
+
+
+def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
+    text = mooncake(conversation("a", asks(0, 640)), conversation("b", asks(0, 640))) + "broken"
+    assert agents(tmp_path, text, limit=1).count == 1
+    with pytest.raises(TraceError, match=":3: not JSON"):
+        agents(tmp_path, text, limit=2)
 
 
 def test_prefixes_are_found_again(tmp_path: Path) -> None:
@@ -88,6 +130,12 @@ def test_a_stretch_is_scaled_repeated_and_shared_out(tmp_path: Path) -> None:
     assert [(job.name, job.start_s) for job in later[:1]] == [("c3", 0.0)]
     half = agents(tmp_path, text, length=0.5)
     assert (half.block_tokens, next(iter(half.jobs or ())).turns[0].prompt_tokens) == (32, 320)
+
+
+def test_sessions_of_tracelab_are_jobs(tmp_path: Path) -> None:
+    found = list(agents(tmp_path, TRACELAB).jobs or ())
+    assert [(len(job.turns), job.start_s) for job in found] == [(5, 0), (1, 60)]
+    assert [turn.repeated_blocks for turn in found[0].turns] == [0, 3, 4, 2, 3]
 
 
 def test_what_cannot_be_done_with_conversations(tmp_path: Path) -> None:
