@@ -84,7 +84,7 @@ nightly: $(VENV)/.installed-test ## guarantees once more on other carriers, more
 	{ $(BIN)/python -m pytest $(QUICK) --hypothesis-profile=thorough || result=$$?; } && exit $$result
 
 # Node.js and npm must be there. ARGS="--agents DIR" takes agents that npm has installed in DIR; `--help` lists the rest.
-try-agents: $(VENV)/.installed-test ## Codex, Claude Code, OpenCode and Qwen Code against loopback, by hand; needs npm, 4 minutes
+try-agents: $(VENV)/.installed-test ## Codex, Claude Code, OpenCode and Qwen Code against loopback, by hand; needs npm; 5 minutes, 15 on a busy machine
 	@$(BIN)/python -m tests.agents.try_agents $(ARGS)
 
 costs: ## run the tests and write what each file cost into tests/README.md

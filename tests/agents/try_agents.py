@@ -27,6 +27,7 @@ from pathlib import Path
 import httpx
 
 from serving.client.coding_agents import ServedHere
+from serving.launch.patience import load_and_cores, slowness
 from tests.agents import scripts
 from tests.agents.forced_calls import forced_calls
 from tests.agents.installed import Agent, find, install
@@ -34,7 +35,7 @@ from tests.agents.recording import compacted
 from tests.agents.scripted_server import Exchange, recording_proxy, scripted_server
 
 LONGEST_S = 240.0
-"""Time limit of one run of an agent."""
+"""Time limit of one run of an agent on an idle machine: the bundled model's last answer may have 16,384 tokens."""
 CONTEXT = 65_536
 """Of the real system: the first prompt of Qwen Code needs it."""
 LAST_EVENTS = {
@@ -171,7 +172,7 @@ def run(agent: Agent, prompt: str, folder: Path, log: Path) -> int:
         try:
             ended = subprocess.run(
                 agent.command(prompt), cwd=folder, env=agent.variables, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, timeout=LONGEST_S, check=False,
+                stderr=subprocess.STDOUT, timeout=LONGEST_S * slowness(*load_and_cores()), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return 1
