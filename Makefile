@@ -47,7 +47,7 @@ PRODUCT   := hardware serving loadgen tests/fakes docs examples
 .PHONY: help serve test quick slow all-tests nightly try-agents costs lint style docs bench lock clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 	@echo; echo "Commands are $(BIN)/cloudmatrix and $(BIN)/loadgen; without the folder after: source $(BIN)/activate"
 
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
@@ -84,7 +84,7 @@ nightly: $(VENV)/.installed-test ## guarantees once more on other carriers, more
 	{ $(BIN)/python -m pytest $(QUICK) --hypothesis-profile=thorough || result=$$?; } && exit $$result
 
 # Node.js and npm must be there. ARGS="--agents DIR" takes agents that npm has installed in DIR; `--help` lists the rest.
-try-agents: $(VENV)/.installed-test ## Codex, Claude Code, OpenCode and Qwen Code against loopback; 4 minutes, by hand
+try-agents: $(VENV)/.installed-test ## Codex, Claude Code, OpenCode and Qwen Code against loopback, by hand; needs npm; 5 minutes, 15 on a busy machine
 	@$(BIN)/python -m tests.agents.try_agents $(ARGS)
 
 costs: ## run the tests and write what each file cost into tests/README.md

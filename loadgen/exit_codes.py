@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final = {
     ExitCode.OK: "success",
-    ExitCode.FAILURE: "the command ran, and what it checked is not as it should be: `doctor`, `pool audit`, `chaos`,"
+    ExitCode.FAILURE: "the command ran, but a check failed: `doctor`, `pool audit`, `chaos`,"
     " `replay` (a decision differs), `reproduce`, `plan` (nothing meets the SLOs), `demo` (a step failed), `down` (a"
     " host did not respond); the system that `serve` started, or a worker process of `loadgen`, died; or, with a"
     " traceback, an error in the program",

@@ -10,7 +10,8 @@ from serving.cli.system_options import add_gateway_address, choose_gateway
 
 DESCRIPTION = """\
 Print what Codex, Claude Code, OpenCode and Qwen Code need to use a running system: their settings files, and
-the command that starts each with them. With --write the files are written, and nothing of your own is changed.
+the command that starts each with them. With --write the files are written into a new folder; your own settings
+of the agents stay as they are.
 """
 EPILOG = """\
 Examples:

@@ -45,7 +45,7 @@ class KvEventsConfig:
     )
     form: EventShape = key(
         "`map` = each event is a map with `type`, in an array; `array` = arrays only, as older vLLM; `maps` = the "
-        "batch is a map, too, as newest vLLM",
+        "batch is a map, too, as the latest vLLM",
         default="map",
     )
     hashes: HashForm = key("block hashes as numbers of 64 bits, or whole as 16 bytes", default="uint64")
@@ -53,10 +53,12 @@ class KvEventsConfig:
         "tenants whose blocks are published; requests with a `cache_salt` never are", default=("default",), low=1
     )
     buffer_batches: int = key(
-        "batches that a publisher keeps for replay; who missed more gets the whole present state", default=10_000, low=1
+        "batches that a publisher keeps for replay; a subscriber that missed more receives the current state",
+        default=10_000,
+        low=1,
     )
     max_waiting: int = key(
-        "changes that may wait to be published; beyond it, subscribers are told to forget everything and start again",
+        "changes that may wait to be published; beyond it, `AllBlocksCleared` is sent, and publishing starts again",
         default=100_000,
         low=1,
     )

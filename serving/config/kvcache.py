@@ -94,7 +94,9 @@ class KvCacheConfig:
     sessions: int = key(
         "sessions of a namespace whose claims a memory server keeps; the oldest is forgotten", default=10_000, low=1
     )
-    branches: int = key("branches of a session, likewise", default=16, low=1, high=1024)
+    branches: int = key(
+        "branches of a session whose claims are kept; the oldest is forgotten", default=16, low=1, high=1024
+    )
     directory: str = key(
         "where the hash ring, namespaces and quotas are stored: `embedded`, or a `redis://` address",
         default="embedded",

@@ -1,13 +1,14 @@
 """The whole HTTP surface over a scripted model, served on loopback to real agents; it keeps their requests."""
 
+import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from starlette.applications import Starlette
@@ -120,8 +121,18 @@ def scripted_server(session: Session, context: int = 131_072) -> Iterator[Script
         yield server
 
 
+class Between(Protocol):
+    """What stands between agent and server."""
+
+    def change(self, path: str, body: dict[str, Any]) -> None:
+        """Change a request in place."""
+
+    def on_piece(self, body: dict[str, Any], piece: bytes) -> None:
+        """A piece of the answer to a changed request was forwarded."""
+
+
 @contextlib.contextmanager
-def recording_proxy(url: str) -> Iterator[ScriptedServer]:
+def recording_proxy(url: str, between: Between) -> Iterator[ScriptedServer]:
     """Forward all requests to a running system."""
     server = ScriptedServer(Session((), ()))
     client = httpx.AsyncClient(base_url=url, timeout=300)
@@ -129,10 +140,22 @@ def recording_proxy(url: str) -> Iterator[ScriptedServer]:
     async def forward(request: Request) -> StreamingResponse:
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         headers = {key: value for key, value in request.headers.items() if key not in ("host", "accept-encoding")}
-        sent = client.build_request(request.method, path, headers=headers, content=await request.body())
+        content, body = await request.body(), {}
+        if request.method == "POST":
+            body = json.loads(content)
+            await asyncio.to_thread(between.change, request.url.path, body)
+            content = json.dumps(body).encode()
+            headers.pop("content-length", None)
+        sent = client.build_request(request.method, path, headers=headers, content=content)
         reply = await client.send(sent, stream=True)
+
+        async def watched() -> AsyncIterator[bytes]:
+            async for piece in reply.aiter_raw():
+                yield piece
+                between.on_piece(body, piece)
+
         kept = {key: value for key, value in reply.headers.items() if key not in ("transfer-encoding", "connection")}
-        return StreamingResponse(reply.aiter_raw(), reply.status_code, kept, background=BackgroundTask(reply.aclose))
+        return StreamingResponse(watched(), reply.status_code, kept, background=BackgroundTask(reply.aclose))
 
     app = Starlette(routes=[Route("/{path:path}", forward, methods=["GET", "POST", "HEAD"])])
     with running_server(_recorded(app, server.exchanges.append)) as server.url:  # type: ignore[arg-type]

@@ -1,8 +1,12 @@
 """Real agents against loopback: `make try-agents`.
 
 First each agent has a session of at least twelve turns with a scripted model behind our whole HTTP surface, in which it
-uses its tools. Then each has a turn with the bundled model on a real system, whose decode instance is killed while
-Claude Code reads an answer. One line per agent. Needs npm, or the folder where it has installed the agents.
+uses its tools. Then each has a session with the bundled model on a real system: four turns that call tools, because a
+proxy requires it (`forced_calls`), and an answer. The decode instance is killed in the middle of the third call. Needs
+npm, or the folder where it has installed the agents.
+
+Prints a line for each session: requests, those refused (HTTP 4xx, 5xx), streams without their last event, and runs of
+the agent that failed or did not use all tools.
 
     python -m tests.agents.try_agents --agents build/agents codex claude
     python -m tests.agents.try_agents --record tests/cases/agent_sessions     writes the recordings of the tests anew
@@ -14,21 +18,24 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
+
 from serving.client.coding_agents import ServedHere
+from serving.launch.patience import load_and_cores, slowness
 from tests.agents import scripts
+from tests.agents.forced_calls import forced_calls
 from tests.agents.installed import Agent, find, install
 from tests.agents.recording import compacted
 from tests.agents.scripted_server import Exchange, recording_proxy, scripted_server
 
 LONGEST_S = 240.0
-"""Time limit of one run of an agent."""
+"""Time limit of one run of an agent on an idle machine: the bundled model's last answer may have 16,384 tokens."""
 CONTEXT = 65_536
 """Of the real system: the first prompt of Qwen Code needs it."""
 LAST_EVENTS = {
@@ -102,39 +109,32 @@ def scripted(trial: Trial, modules: Path, work: Path, record: Path | None) -> in
 
 
 def real(trials: Sequence[Trial], modules: Path, work: Path, port: int) -> int:
-    """One turn each on a real system, of which one instance dies. Returns: number of problems."""
-    folder, url, bad = project(work), f"http://127.0.0.1:{port}", 0
+    """A session each on a real system, in one of whose calls the decode instance dies. Returns: number of problems."""
+    url, bad = f"http://127.0.0.1:{port}", 0
     command = [sys.executable, "-m", "serving.cli"]
     serve = [*command, "serve", "--context", str(CONTEXT), "--port", str(port), "--detach"]
     subprocess.run(serve, check=True, stdout=subprocess.DEVNULL)
     try:
-        with recording_proxy(url) as server:
-            for trial in trials:
-                served = ServedHere(server.url, "storyteller", CONTEXT)
-                agent = prepared(trial, modules, served, work)
-                server.exchanges.clear()
-                kill = [*command, "kill", "decode", "--url", url] if trial.name == "claude" else None
-                killer = threading.Thread(target=kill_in_call, args=(server.exchanges, kill))
-                killer.start()
+        for trial in trials:
+            folder = project(work)
+            calls, before = forced_calls(trial.name, str(folder), url), resumptions(url)
+            with recording_proxy(url, calls) as server:
+                agent = prepared(trial, modules, ServedHere(server.url, "storyteller", CONTEXT), work)
                 begun = time.monotonic()
-                failed = run(agent, "Tell me a story about a little dog.", folder, work / f"{trial.name}-real.log")
-                killer.join()
-                bad += tell(trial.name, "storyteller", server.exchanges, failed, time.monotonic() - begun)
+                failed = run(agent, "Do the task.", folder, work / f"{trial.name}-real.log")
+                missing = not calls.killed or calls.turns <= len(calls.calls)
+                bad += tell(trial.name, "storyteller", server.exchanges, failed or missing, time.monotonic() - begun)
+                moved = f"{resumptions(url) - before:.0f} continued elsewhere"
+                print(f"    {calls.turns} turns with tools; {calls.killed or 'nothing killed'}; {moved}")
     finally:
         subprocess.run([*command, "stop", "--url", url], check=False)
     return bad
 
 
-def kill_in_call(exchanges: list[Exchange], command: list[str] | None) -> None:
-    """Run a command when the first answer has begun."""
-    end = time.monotonic() + LONGEST_S
-    while command and time.monotonic() < end:
-        if any(b"delta" in one.answer for one in exchanges):
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            before = sum(len(one.answer) for one in exchanges)
-            print(f"    killed a decode instance after {before} bytes of an answer")
-            return
-        time.sleep(0.005)
+def resumptions(url: str) -> float:
+    """Answers that the system has continued on another instance so far."""
+    lines = httpx.get(f"{url}/metrics", timeout=10).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("cloudmatrix:resumptions_total"))
 
 
 def prepared(trial: Trial, modules: Path, served: ServedHere, work: Path) -> Agent:
@@ -172,7 +172,7 @@ def run(agent: Agent, prompt: str, folder: Path, log: Path) -> int:
         try:
             ended = subprocess.run(
                 agent.command(prompt), cwd=folder, env=agent.variables, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, timeout=LONGEST_S, check=False,
+                stderr=subprocess.STDOUT, timeout=LONGEST_S * slowness(*load_and_cores()), check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return 1

@@ -92,12 +92,16 @@ async def test_a_link_that_ends_right_after_the_welcome_is_made_again() -> None:
         gateway.links.close()
 
 
-async def test_an_instance_that_is_not_there_is_tried_again_when_listed_again() -> None:
+async def test_an_instance_that_is_not_there_is_tried_again_when_listed_again(caplog: pytest.LogCaptureFixture) -> None:
     gateway = Gateway()
     async with RawInstance(welcome) as gone:
         port = gone.port
-    gateway.links.update([member(port)])
-    await until(lambda: not gateway.links._connecting, "the attempt is over")
+    for warnings, listed in enumerate(([member(port)] * 3, [], [member(port)])):
+        for one in [[each] for each in listed] or [[]]:
+            gateway.links.update(one)
+            await until(lambda: not gateway.links._connecting, "the attempt is over")
+        logged = [record for record in caplog.records if "no link to" in record.message]
+        assert len(logged) == (1, 1, 2)[warnings], "one line each time that it appears in the listing"
     assert (gateway.ups, gateway.downs) == ([], [])
     async with RawInstance(welcome) as there:
         gateway.links.update([member(there.port)])

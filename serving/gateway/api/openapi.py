@@ -308,7 +308,7 @@ FIELD_NOTES = {
     "summary": "Accepted, without effect: reasoning is returned unchanged.",
     "token_ids": "The prompt's token ids.",
     "block_size": "Tokens of a KV block; must be this server's `[engine] block_tokens`.",
-    "tenant_id": "Whose cache is asked about; default: that of the API key's tenant.",
+    "tenant_id": "The tenant whose cache is queried; default: that of the API key.",
     "instance_id": "Report this instance only.",
     "sampling_params": "How tokens are chosen, by the names of vLLM's sampling parameters.",
     "logprob_token_ids": "Report these tokens' log-probabilities at each position instead of the likeliest ones.",

@@ -228,12 +228,16 @@ class PoolLinks:
         self._links: dict[ReplicaId, InstanceLink] = {}
         self._closed = False
         self._connecting: dict[ReplicaId, asyncio.Task[None]] = {}
+        self._reported: set[ReplicaId] = set()
+        """Listed members whose failed connection is in the log already: a dead one stays listed for seconds."""
         self._silence = Silence(silence_s, 0.0)
 
     def update(self, members: Iterable[Address]) -> None:
         """Connect to members without a link. Call it with each fresh listing."""
         if self._closed:
             return
+        members = list(members)
+        self._reported &= {member.replica for member in members}
         for member in members:
             link = self._links.get(member.replica)
             if link is not None and link.incarnation != member.incarnation:
@@ -304,8 +308,11 @@ class PoolLinks:
         try:
             await link.connect(member.host, member.port, self._gateway, self._secret)
         except LinkError as error:
-            logger.warning("%s; retrying when it is next listed", error)
+            if member.replica not in self._reported:
+                logger.warning("%s; retrying while it is listed", error)
+            self._reported.add(member.replica)
             return
+        self._reported.discard(member.replica)
         self._links[member.replica] = link
         logger.info("linked to %s at %s:%d", member.replica, member.host, member.port)
         self._events.on_up(link)

@@ -154,7 +154,7 @@ def test_sessions_are_listed(browser: Chromium, served: ServedModel) -> None:
             await page.wait(f"{text}.includes('<b>s</b>')")
             shown = await page.run(text)
             assert all(word in shown for word in ("trunk", "3.0", "13 s", "retain accepted"))
-            assert await page.run("document.querySelector('#state').innerText") == "1 of default"
+            assert await page.run("document.querySelector('#state').innerText") == "1 of tenant default"
             await page.go(f"{url}/sessions?namespace=acme")
             await page.wait(f"{text}.includes('other')")
             assert page.faults == []

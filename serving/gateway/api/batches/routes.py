@@ -70,7 +70,7 @@ def files_router(shelf: BatchShelf) -> APIRouter:
 
     @router.get("", openapi_extra=_FILES_LISTING, responses=answers(FileList, 400))
     async def listing(request: Request) -> Response:
-        """Files, the newest first."""
+        """Files, latest first."""
         purpose = request.query_params.get("purpose")
         if purpose not in (None, INPUT, OUTPUT):
             raise wrong_parameter("purpose", f"must be {INPUT} or {OUTPUT}")
@@ -117,7 +117,7 @@ def batches_router(endpoint: RouteServices, shelf: BatchShelf) -> APIRouter:
         responses=answers(BatchList, 400),
     )
     async def listing(request: Request) -> Response:
-        """Batches, the newest first."""
+        """Batches, latest first."""
         entries = await shelf.all(tenant_of(request).namespace)
         return json_response(page_of(request, entries, _BATCHES_OF_A_PAGE, _MOST_BATCHES_OF_A_PAGE))
 

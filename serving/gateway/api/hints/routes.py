@@ -31,7 +31,7 @@ def hints_router(desk: HintDesk) -> APIRouter:
         responses=answers(KvHintsAnswer, *BODY_ERRORS),
     )
     async def hint(request: Request) -> Response:
-        """Act on the cached prompts of sessions, and say what was done.
+        """Act on the cached prompts of sessions, and report each outcome.
 
         An unknown action is `rejected`, a session without cached prompts `missing`; both are no errors.
         """

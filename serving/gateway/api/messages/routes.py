@@ -115,8 +115,8 @@ def _add_touch(router: APIRouter, endpoint: RouteServices) -> None:
     async def cache_touch(request: Request) -> Response:
         """Renew what an earlier request keeps in the cache, without a request to the model.
 
-        404 if that request has no claim here, or no longer: it is not told apart whether it never was, is forgotten, or
-        is another tenant's.
+        404 if that request has no claim: it never existed, has been forgotten, or is another tenant's, which the answer
+        does not distinguish.
         """
         body = await parse_body(request, CacheTouchRequest, _TOUCH_BYTES)
         namespace = tenant_of(request).namespace

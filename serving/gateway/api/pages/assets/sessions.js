@@ -18,7 +18,8 @@ async function refresh() {
     const body = await reply.json();
     if (!reply.ok) throw new Error(body.error.message);
     $("sessions").tBodies[0].replaceChildren(...body.sessions.map(row));
-    $("state").textContent = `${body.sessions.length} of ${body.namespace}${body.complete ? "" : "; not every memory server responded"}`;
+    $("none").hidden = body.sessions.length > 0;
+    $("state").textContent = `${body.sessions.length} of tenant ${body.namespace}${body.complete ? "" : "; not every memory server responded"}`;
   } catch (error) {
     $("state").textContent = error.message;
   }
