@@ -206,7 +206,7 @@ async def test_a_store_that_is_away_for_a_while_loses_and_doubles_nothing(
     site.script = site.say("Once upon a time", delay_s=0.001)
     name = (await site.ask()).json()["id"]
     for _ in range(3):
-        site.store.silent, site.store.away = silent, 2 - silent
+        site.store.silent, site.store.away = silent, 2
         await until(lambda: not site.store.away)
     events = await site.events(name)
     assert numbers(events) == list(range(len(events)))

@@ -28,6 +28,11 @@ EPHEMERAL = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 
 
+def _result(*marks: Any) -> dict[str, Any]:
+    inner = [{"type": "text", "text": "a", "cache_control": mark} for mark in marks]
+    return {"type": "tool_result", "tool_use_id": "a", "content": inner}
+
+
 def test_the_whole_prompt_is_kept_and_counted(app: FastAPI, hinted: Harness) -> None:
     usage = messages(app, cache_control=EPHEMERAL).json()["usage"]
     prompt = len(hinted.backend.jobs[-1].sequences[0].prompt)
@@ -105,6 +110,10 @@ def test_output_does_not_depend_on_breakpoints(app: FastAPI, hinted: Harness) ->
             "'cache_control' is one too many",
         ),
         ({"system": [{"type": "text", "text": "a", "cache_control": "x"}]}, "'system[0].cache_control.type'"),
+        ({"messages": [{"role": "user", "content": [_result(*[EPHEMERAL] * 5)]}]},
+         "'messages[0].content[0].content[4].cache_control' is one too many"),
+        ({"messages": [{"role": "user", "content": [{**_result({}), "cache_control": EPHEMERAL}]}]},
+         "'messages[0].content[0].content[0].cache_control.type'"),
         ({"metadata": {"user_id": json.dumps({"session_id": "x" * 300})}}, "metadata.user_id"),
         ({"kv_hints": {}}, "kv_hints.protocol_version"),
     ],

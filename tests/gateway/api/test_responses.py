@@ -192,6 +192,7 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}, "ignore_eos": True}, "ignore_eos"),
         ({"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}},

@@ -85,21 +85,22 @@ def _marks(body: MessagesRequest) -> Iterator[tuple[str, object, CountTokensRequ
         if isinstance(turn.content, str):
             continue
         for part, block in enumerate(turn.content):
-            if isinstance(block, dict) and (mark := _mark_of(block)) is not None:
+            for path, mark in _marks_of(block, f"messages[{index}].content[{part}]"):
                 last = index == len(body.messages) - 1 and part == len(turn.content) - 1
                 cut = turn.model_copy(update={"content": turn.content[: part + 1]})
                 shorter = None if last else _until(body, [*body.messages[:index], cut])
-                yield f"messages[{index}].content[{part}].cache_control", mark, shorter, block
+                yield f"{path}.cache_control", mark, shorter, block
 
 
-def _mark_of(block: dict[str, Any]) -> object:
-    """A block's breakpoint, or one within the result of a tool."""
-    if (mark := block.get("cache_control")) is not None:
-        return mark
+def _marks_of(block: object, path: str) -> Iterator[tuple[str, object]]:
+    """Breakpoints within the result of a tool, which keep all of it, and the block's own, each with its path."""
+    if not isinstance(block, dict):
+        return
     inner = block.get("content")
-    if not isinstance(inner, list):
-        return None
-    return next((mark for one in inner if isinstance(one, dict) and (mark := one.get("cache_control"))), None)
+    for index, one in enumerate(inner if isinstance(inner, list) else ()):
+        yield from _marks_of(one, f"{path}.content[{index}]")
+    if (mark := block.get("cache_control")) is not None:
+        yield path, mark
 
 
 def _until(

@@ -93,14 +93,14 @@ class OwnedWork:
 
         Raises: LeaseLostError, WorkFullError.
         """
+        known = self.namespace, self.name, self._owner
         while True:
             try:
-                item = await self._store.append(self.namespace, self.name, self._owner, records, state=state, done=done)
+                item = await self._store.append(*known, records, state=state, done=done, at=self.records)
             except UnavailableError as error:
                 log.warning("response %s waits: %s", self.name, error)
-                if (written := await self._written(len(records))) is None:
-                    continue
-                item = written
+                await asyncio.sleep(AGAIN_S)
+                continue
             self.records = item.records
             signal, self.signal = self.signal, asyncio.Event()
             signal.set()
@@ -113,16 +113,6 @@ class OwnedWork:
     async def known(self) -> bool:
         """Whether it is still stored."""
         return await self._store.get(self.namespace, self.name) is not None
-
-    async def _written(self, count: int) -> WorkItem | None:
-        """The item, if a write whose outcome is unknown was made after all."""
-        await asyncio.sleep(AGAIN_S)
-        try:
-            item = await self._store.get(self.namespace, self.name)
-        except UnavailableError:
-            return None
-        made = item is not None and count and item.owner == self._owner and item.records == self.records + count
-        return item if made else None
 
 
 class BackgroundRun:

@@ -1,11 +1,15 @@
 """Requests that no sane agent sends, in the sizes and with the names that could break something."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from serving.gateway.api.responses.tools import chat_tools
+from serving.gateway.api.schema import ChatCompletionRequest
+from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from tests.gateway.api.support import EOS, USER, Harness, check, post
 from tests.gateway.api.tools.agent_tools import CUSTOM, PATCH, called
 
@@ -54,6 +58,21 @@ def test_names_that_are_equal_when_flattened(roomy: Harness) -> None:
     for name, own in {"a__b__c": ("a__b", "c"), "a__b__c_2": ("a", "b__c"), "a__b__c_3": (None, "a__b__c_3")}.items():
         said = f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
         assert list(called_names(roomy, said, tools)) == [own]
+
+
+def test_the_time_for_names_is_in_proportion_to_their_number() -> None:
+    """Also of tools whose names are equal when flattened, and of calls of tools that are not there."""
+
+    def seconds(count: int) -> float:
+        tools = [{"type": "namespace", "name": f"{at}{'n' * 130}", "tools": [FUNCTION]} for at in range(count)]
+        started = time.thread_time()
+        chat = chat_tools(tools)
+        assert len({chat.names.of("", f"g{at}") for at in range(count)}) == len(chat.tools) == count
+        ignored_in_tools(ChatCompletionRequest.model_construct(messages=[], tools=chat.tools))
+        return time.thread_time() - started
+
+    few = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 150 * few, "16 times as many; with a comparison of each pair it is 350 times as long"
 
 
 def test_a_name_with_a_dot(roomy: Harness) -> None:
