@@ -168,6 +168,22 @@ async def test_one_that_kills_gateways_is_given_up(site: Site) -> None:
 
 
 @pytest.mark.asyncio
+async def test_what_this_release_refuses_fails_at_once(site: Site) -> None:
+    """Another one may have accepted and stored it."""
+    site.script = site.say("Once upon a time", hang_after=2)
+    name = (await site.ask()).json()["id"]
+    await site.kill(0)
+    value = json.loads(site.store._work._values["default", name])
+    value["body"]["top_p"] = "high"
+    site.store._work._values["default", name] = json.dumps(value).encode()
+    site.now += LIMITS.lease_s
+    assert (await site.get(name, 1)).status_code == 200
+    await site.runs[1].sweep()
+    events = await site.events(name, 1)
+    assert "'top_p'" in events[-1]["response"]["error"]["message"]
+
+
+@pytest.mark.asyncio
 async def test_cancelled_deleted_and_failed_ones(site: Site) -> None:
     site.script = site.say("Once upon a time", hang_after=2)
     name = (await site.ask()).json()["id"]

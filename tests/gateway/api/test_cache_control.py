@@ -81,6 +81,15 @@ def test_breakpoints_are_exact_to_the_block(app: FastAPI, hinted: Harness) -> No
     assert other[: ends[1]] == whole[: ends[1]]
 
 
+def test_a_prompt_that_is_cut_tells_nothing_about_others(app: FastAPI, hinted: Harness) -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    content = [{"type": "text", "text": f"Cut. {MANY}", **mark}, {"type": "text", "text": "and more"}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    for more, kept in (({"truncate_prompt_tokens": 40}, False), ({}, True)):
+        assert post(app, "/v1/chat/completions", {**body, **more}, **ACME).status_code == 200
+        assert (claim_of(hinted) is not None) == kept
+
+
 def test_output_does_not_depend_on_breakpoints(app: FastAPI, hinted: Harness) -> None:
     system: list[dict[str, Any]] = [{"type": "text", "text": MANY}, {"type": "text", "text": " "}]
     tools = [{"name": "t", "input_schema": {"type": "object"}}] if hinted.model.tool_family else []

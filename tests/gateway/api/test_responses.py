@@ -227,6 +227,10 @@ def test_errors_before_and_within_a_stream(harness: Harness) -> None:
     harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
     check(ask(harness), 500, code="internal_error")
     assert named_events(ask(harness, stream=True).text)[-1]["type"] == "response.failed"
+    busy = OverloadedError("full", retry_after_s=2.5)
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=busy)
+    error = named_events(ask(harness, stream=True).text)[-1]["response"]["error"]
+    assert error == {"code": "rate_limit_exceeded", "message": "full; try again in 3 s"}
 
 
 def test_events_fill_silence(served: ServedModel) -> None:

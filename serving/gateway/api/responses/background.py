@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from serving.errors import UnavailableError
 from serving.gateway.api.backend import RequestRun
 from serving.gateway.api.generation_response import reply_logged
+from serving.gateway.api.http.errors import from_validation
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.form import ResponseEvents
 from serving.gateway.api.responses.resumption import ContinuedEvents, payload_of
@@ -62,9 +64,18 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
         """The tenant that sent it, without its key's other rights."""
         return Tenant(namespace, salt, key=self.key, weight=self.weight, alone=self.sees_system)
 
+    @property
+    def given(self) -> str | list[object]:
+        """The request's input."""
+        given: str | list[object] = self.body["input"]
+        return given
+
     def request(self) -> ResponsesRequest:
-        """The request."""
-        return ResponsesRequest.model_validate(self.body)
+        """The request. Raises: InvalidRequestError if another release has stored what this one refuses."""
+        try:
+            return ResponsesRequest.model_validate(self.body)
+        except ValidationError as error:
+            raise from_validation(error) from error
 
 
 decode_request = msgspec.json.Decoder(BackgroundRequest).decode
