@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -15,7 +16,10 @@ from serving.gateway.api.responses.schema import CompactedResponse
 from serving.gateway.api.settings import NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.core.work_items import WorkLimits
+from serving.values.kv_hints import HintVerb
+from tests.fakes.kv_hints import FakeKvHints
 from tests.gateway.api.client import until
+from tests.gateway.api.hinted import action, envelope
 from tests.gateway.api.support import bearer, check, named_events, requested
 from tests.gateway.api.two_gateways import LIMITS, PATH, Site, numbers, site_events, texts
 
@@ -181,6 +185,17 @@ async def test_what_this_release_refuses_fails_at_once(site: Site) -> None:
     await site.runs[1].sweep()
     events = await site.events(name, 1)
     assert "'top_p'" in events[-1]["response"]["error"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_hints_of_a_background_response(app: FastAPI, servers: FakeKvHints) -> None:
+    """Their outcomes are in the response, and what waits for its end is done then."""
+    asked = envelope(action("kv.touch", session_id="s"), action("kv.release"))
+    body = {"input": "hi", "background": True, "stream": True, "kv_hints": asked, "return_kv_hints": True}
+    reply = await requested(app, "POST", PATH, json=body, headers={**bearer("acme"), "session-id": "own"})
+    outcomes = named_events(reply.text)[-1]["response"]["kv_hints"]["outcomes"]
+    assert [one["outcome"] for one in outcomes] == ["accepted", "deferred"]
+    await until(lambda: [(one.verb, one.session) for _, one in servers.sent][1:] == [(HintVerb.RELEASE, "own")])
 
 
 @pytest.mark.asyncio

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from serving.errors import UnavailableError
 from serving.gateway.api.backend import RequestRun
 from serving.gateway.api.generation_response import reply_logged
+from serving.gateway.api.hints.orders import answer_keys
 from serving.gateway.api.http.errors import from_validation
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.form import ResponseEvents
@@ -190,7 +191,7 @@ class BackgroundRun:
                     continue
                 events = self._encoder.batch(coming.result())
                 if not self._run.open:
-                    return events + self._encoder.closing(self._run.replicas())
+                    return events + self._encoder.closing({**self._run.replicas(), **answer_keys(self._run.order)})
                 coming = asyncio.ensure_future(self._run.next())
                 await self._write(events)
         finally:

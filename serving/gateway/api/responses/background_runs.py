@@ -203,6 +203,8 @@ class BackgroundRuns:
         limit_s = accepted.request.deadline - self._wall() + settings.deadline_grace_s
         with services.running.entered(work.namespace, (work.name, *accepted.names), run.cancel):
             await running.go(max(0.0, limit_s))
+        if order.hints is not None and order.hints.at_end:
+            await services.hints.at_end(order.namespace, order.hints, None)()
 
     async def _resume(self, work: OwnedWork, item: WorkItem) -> None:
         """Continue a response, or end it if it was cancelled, has no time left, or cannot be generated here."""

@@ -162,7 +162,11 @@ class ResponseShelf:
         """
         if isinstance(items, str):
             return items
-        return [await self._resolved(namespace, item, f"input[{index}]") for index, item in enumerate(items)]
+        found: dict[str, KeptResponse] = {}
+        resolved = []
+        for index, item in enumerate(items):
+            resolved.append(await self._resolved(namespace, item, f"input[{index}]", found))
+        return resolved
 
     async def delete(self, namespace: str, response_id: str) -> None:
         """Delete a response.
@@ -181,14 +185,17 @@ class ResponseShelf:
         except UnavailableError as error:
             log.warning("response %s is not stored: %s", response_id, error)
 
-    async def _resolved(self, namespace: str, item: object, path: str) -> object:
+    async def _resolved(self, namespace: str, item: object, path: str, found: dict[str, KeptResponse]) -> object:
+        """An item, or the one that it refers to. Effects: adds its response to `found`, so that each is read once."""
         if not isinstance(item, dict) or item.get("type") != "item_reference":
             return item
         name = item.get("id")
         parts = _ITEM_ID.fullmatch(name) if isinstance(name, str) else None
         if parts is not None:
-            kept = await self.find(namespace, f"resp_{parts[1]}", path)
-            output = kept.response["output"]
+            response_id = f"resp_{parts[1]}"
+            if response_id not in found:
+                found[response_id] = await self.find(namespace, response_id, path)
+            output = found[response_id].response["output"]
             if int(parts[2]) < len(output):
                 return output[int(parts[2])]
         raise self._missing(f"item '{str(name)[:80]}'", path)
