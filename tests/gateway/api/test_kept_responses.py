@@ -1,5 +1,6 @@
 """Stored responses: continued, read, listed, deleted; bounded, expired, and separate per tenant."""
 
+import json
 from typing import Any
 
 import httpx
@@ -73,10 +74,14 @@ def test_a_response_that_many_items_refer_to_is_read_once(served: ServedModel) -
 
     store = Counted(KeepLimits(), lambda: 0.0)
     harness = Harness(served, responses=store)
-    first = get(harness, ask(harness)).json()["output"][0]["id"]
+    item = get(harness, ask(harness)).json()["output"][0]
+    reference = {"type": "item_reference", "id": item["id"]}
     store.read = 0
-    ask(harness, input=[{"type": "item_reference", "id": first}, {"role": "user", "content": "on"}] * 9)
+    ask(harness, input=[reference, {"role": "user", "content": "on"}] * 9)
     assert store.read == 1
+    store.limits = KeepLimits(size_bytes=6 * len(json.dumps(item, separators=(",", ":"))))
+    many = [reference] * 20
+    check(post(harness.app, PATH, {"input": many}), 400, "input[6]", text="too large together")
 
 
 def test_input_items_are_listed(harness: Harness) -> None:

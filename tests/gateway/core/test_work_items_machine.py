@@ -1,6 +1,7 @@
 """Work is added, claimed, written, cancelled and deleted by several gateways; plain lists define what is stored."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -96,7 +97,7 @@ class WorkMachine(RuleBasedStateMachine):
             with pytest.raises(WorkFullError):
                 self.store.append("acme", name, owner, records, self.now, done=done)
         else:
-            given = {"state": "s", "done": done, "at": len(found.records)}
+            given: dict[str, Any] = {"state": "s", "done": done, "at": len(found.records)}
             item = self.store.append("acme", name, owner, records, self.now, **given)
             assert not records or self.store.append("acme", name, owner, records, self.now, **given) == item, "once"
             found.records += records

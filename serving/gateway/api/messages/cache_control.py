@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from serving.errors import InvalidRequestError
@@ -48,18 +49,14 @@ def cache_control(body: MessagesRequest) -> CacheControl | None:
 
     Raises: InvalidRequestError naming the breakpoint that is invalid, one too many, or lives longer than one before it.
     """
-    marks = list(_marks(body))
-    if not marks and body.cache_control is None and not body.evict_on_complete:
-        return None
     found: list[Breakpoint] = []
     ignored: list[str] = []
     earlier = ""
-    evicts = bool(body.evict_on_complete)
-    if body.cache_control is not None:
-        evicts = evicts or _evicts(body.cache_control)
-        if not evicts:  # what ends with the response is not to be kept
-            marks.append(("cache_control", body.cache_control, None, None))
-    for place, mark, before, block in marks:
+    evicts = bool(body.evict_on_complete) or _evicts(body.cache_control)
+    whole: list[_Mark] = []
+    if body.cache_control is not None and not evicts:  # what ends with the response is not to be kept
+        whole.append(("cache_control", body.cache_control, None, None))
+    for place, mark, before, block in chain(_marks(body), whole):
         ttl = _ttl(mark, place, ignored)
         if len(found) == MOST_BREAKPOINTS:
             raise _wrong(place, f"is one too many: at most {MOST_BREAKPOINTS} blocks may have cache_control")
@@ -67,11 +64,16 @@ def cache_control(body: MessagesRequest) -> CacheControl | None:
             raise _wrong(place, f"has ttl {ttl} after one with ttl {earlier}; the longer ones must come first")
         found.append(Breakpoint(ttl, before, _text(block)))
         earlier = ttl
+    if not found and body.cache_control is None and not body.evict_on_complete:
+        return None
     return CacheControl(tuple(found), evicts, tuple(ignored))
 
 
-def _marks(body: MessagesRequest) -> Iterator[tuple[str, object, CountTokensRequest | None, object]]:
-    """Each breakpoint's path, its value, the request up to there, and the block."""
+_Mark = tuple[str, object, CountTokensRequest | None, object]
+"""A breakpoint's path, its value, the request up to there, and the block."""
+
+
+def _marks(body: MessagesRequest) -> Iterator[_Mark]:
     for index, tool in enumerate(body.tools or ()):
         if isinstance(tool, dict) and tool.get("cache_control") is not None:
             # Templates place tools before or behind the instructions, so both are kept.

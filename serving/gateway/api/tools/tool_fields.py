@@ -162,9 +162,35 @@ def _no_function(place: str) -> InvalidRequestError:
     return _wrong(f"{place}.type", "must be 'function' or 'custom': this server has no tools of its own")
 
 
-def definition(tool: Mapping[str, Any]) -> str:
-    """One of a request's tools, in the form in which a search result shows it to the model; empty if it is invalid,
-    which is reported when the request's tools are parsed."""
+MOST_DEFINED = 1 << 20
+"""Characters of definitions in search results of one conversation: a short reference may repeat a long definition."""
+
+
+class Definitions:
+    """Definitions of a request's tools, as search results show them to the model.
+
+    Args:
+        tools: chat definitions, by name.
+    """
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self._tools = tools
+        self._known: dict[str, str] = {}
+        self._room = MOST_DEFINED
+
+    def of(self, name: str) -> str | None:
+        """A tool's definition, or only its name behind the first `MOST_DEFINED` characters; None if there is no such
+        tool. Empty if it is invalid, which is reported when the request's tools are parsed."""
+        if name not in self._tools:
+            return None
+        if name not in self._known:
+            self._known[name] = _shown(self._tools[name])
+        text = self._known[name]
+        self._room -= len(text)
+        return text if self._room >= 0 else name
+
+
+def _shown(tool: Mapping[str, Any]) -> str:
     given = _Given("tools", legacy=False)
     try:
         given.read([tool])
