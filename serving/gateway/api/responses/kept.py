@@ -166,8 +166,9 @@ class ResponseShelf:
         references = _References(self, namespace, self._store.limits.size_bytes)
         resolved: list[object] = []
         for index, item in enumerate(items):
-            refers = isinstance(item, dict) and item.get("type") == "item_reference"
-            resolved.append(await references.item(item, f"input[{index}]") if refers else item)
+            if isinstance(item, dict) and item.get("type") == "item_reference":
+                item = await references.item(item, f"input[{index}]")
+            resolved.append(item)
         return resolved
 
     async def delete(self, namespace: str, response_id: str) -> None:
