@@ -20,6 +20,14 @@ Body = TypeVar("Body", bound=WireModel)
 
 _MESSAGE_KEYS = dict.fromkeys(("role", "content", "tool_calls", "tool_call_id", "reasoning_content"))
 _PART_KEYS = dict.fromkeys(("type", "text", "refusal"))
+_DIGITS = 18
+"""Digits of a stated length that are read; Python refuses to read thousands."""
+
+
+def announced_bytes(request: Request) -> int:
+    """The length of the body that its client states; 0 = none, or no number."""
+    announced = request.headers.get("content-length", "")
+    return int(announced[:_DIGITS]) if announced.isdecimal() else 0
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -27,8 +35,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises: PayloadTooLargeError, OverloadedError, ClientDisconnect.
     """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > limit:
+    if announced_bytes(request) > limit:
         raise _too_large(limit)
     body, more = await _piece(request)
     if not more and len(body) <= limit:

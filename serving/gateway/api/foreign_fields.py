@@ -236,7 +236,7 @@ HARMLESS = frozenset(
     (
         # bookkeeping of OpenAI and its relatives
         "metadata store service_tier prompt_cache_key prompt_cache_retention prompt_cache_options safety_identifier "
-        "max_tool_calls client_metadata user_id provider route usage extra_headers "
+        "max_tool_calls client_metadata speed user_id provider route usage extra_headers "
         "extra_query timeout include inference_geo anthropic_version anthropic_beta betas cache_control api_key "
         "api_base base_url "
         # where and how fast a request runs

@@ -276,6 +276,7 @@ FIELD_NOTES = {
     "type": "`disabled`, `adaptive` or `enabled`.",
     "budget_tokens": "Most tokens of thinking, with `enabled`; its end is forced then.",
     "display": "Accepted, without effect.",
+    "verbosity": "A variable of the chat template; named in the warning header if the template has none.",
     "effort": "The chat template's variable `reasoning_effort`.",
     "format": "Form of the text, such as a JSON schema.",
     "input": "A text, or items of a conversation: messages, calls of tools, their outputs, earlier reasoning.",

@@ -56,12 +56,14 @@ class WorkStore(Protocol):
         *,
         state: str | None = None,
         done: bool = False,
+        at: int | None = None,
     ) -> WorkItem:
         """Append records, all or none, and extend the lease.
 
         Args:
             state: new state of the item; None = unchanged.
             done: no further record follows; these are stored even if there is no room.
+            at: number of the first record, see `core.work_items.appended`.
         Returns: the item; its owner has to look whether it was cancelled.
         Raises: LeaseLostError, WorkFullError.
         """
@@ -128,9 +130,10 @@ class MemoryWorkStore:
         *,
         state: str | None = None,
         done: bool = False,
+        at: int | None = None,
     ) -> WorkItem:
         """See `WorkStore.append`."""
-        return self._work.append(namespace, name, owner, records, self._clock(), state=state, done=done)
+        return self._work.append(namespace, name, owner, records, self._clock(), state=state, done=done, at=at)
 
     async def release(self, namespace: str, name: str, owner: str) -> None:
         """See `WorkStore.release`."""

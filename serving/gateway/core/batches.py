@@ -9,7 +9,8 @@ makes a ledger of these, and continues: a line that was sent but has no result r
 handles neither texts nor files, only numbers of lines, counted from 0, and takes the time from its caller.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 
@@ -47,6 +48,20 @@ class BatchLimits(Struct, frozen=True):
     def share(self, running: int) -> int:
         """Lines of one batch at once, while so many batches run."""
         return max(1, self.requests // max(1, running))
+
+
+BatchKey = tuple[str, str]
+"""Namespace and id of a batch."""
+
+
+def next_batch(waiting: Sequence[BatchKey], running: Collection[BatchKey]) -> BatchKey:
+    """The batch to start next at one gateway: the first of the tenants with the fewest that run there.
+
+    Args:
+        waiting: at least one.
+    """
+    of_tenant = Counter(namespace for namespace, _ in running)
+    return min(waiting, key=lambda one: of_tenant[one[0]])
 
 
 class BatchStatus(StrEnum):

@@ -105,14 +105,22 @@ def appended(
     *,
     state: str | None = None,
     done: bool = False,
+    at: int | None = None,
 ) -> WorkItem:
     """The item after a write of its owner, which also extends the lease.
 
     Args:
         records: further records; none only extends the lease.
         state: None = unchanged.
+        at: number of the first of these records. A write that is repeated, because its outcome is unknown, then has no
+            further effect if it was made before.
+    Returns: `item` itself if the write was made before.
     Raises: LeaseLostError.
     """
+    if at is not None and records and item.owner == owner and item.records != at:
+        if item.records == at + len(records):
+            return item
+        raise LeaseLostError(f"this work has {item.records} records, not the {at} that its owner knows")
     if item.owner != owner or item.done:
         raise LeaseLostError(f"this work is {'done' if item.done else 'with another gateway'}")
     return replace(
@@ -215,10 +223,13 @@ class WorkItems:
         *,
         state: str | None = None,
         done: bool = False,
+        at: int | None = None,
     ) -> WorkItem:
         """See `appended`. Raises: LeaseLostError, WorkFullError."""
         item = self._known(namespace, name, now)
-        after = appended(item, owner, records, self._limits, now, state=state, done=done)
+        after = appended(item, owner, records, self._limits, now, state=state, done=done, at=at)
+        if after is item:
+            return item
         self._make_room(namespace, now, count=0, size=after.size - item.size, must=done)
         self._records[namespace, name] += records
         self._kept[namespace][name] = after

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections import Counter
 from contextlib import suppress
 from functools import partial
 
 from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.gateway.api.batches.shelf import BatchShelf, decode_spec, state_of_item
-from serving.gateway.core.batches import BatchLimits
+from serving.gateway.core.batches import BatchKey, BatchLimits, next_batch
 from serving.gateway.live.running_batch import BatchHost, RunningBatch
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ class BatchRunner:
         self.limits = limits
         self._shelf = shelf
         self._host = host
-        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._running: dict[BatchKey, asyncio.Task[None]] = {}
         """Tasks by namespace and id."""
         self._stirred = asyncio.Event()
         self._stopping = False
@@ -64,8 +63,7 @@ class BatchRunner:
         """Claim batches as far as the limits allow; first of the tenants with the fewest that run here."""
         found = await self._shelf.store.unowned()
         while found and not self._stopping and self.running < min(self.limits.running, self.limits.requests):
-            of_tenant = Counter(namespace for namespace, _ in self._running)
-            namespace, name = one = min(found, key=lambda one: of_tenant[one[0]])
+            namespace, name = one = next_batch(found, self._running)
             found.remove(one)
             item = None if one in self._running else await self._shelf.store.claim(*one, self._host.owner)
             value = None if item is None else await self._shelf.store.value(namespace, name)
@@ -78,6 +76,6 @@ class BatchRunner:
     def _share(self) -> int:
         return self.limits.share(self.running)
 
-    def _ended(self, one: tuple[str, str], _: asyncio.Task[None]) -> None:
+    def _ended(self, one: BatchKey, _: asyncio.Task[None]) -> None:
         del self._running[one]
         self._stirred.set()

@@ -38,6 +38,7 @@ _OWN = b"#"
 _ANY = 1 << 53
 """No limit of bytes; Lua computes exactly up to this number."""
 _MOST_UNOWNED = 100
+_MOST_SEEN = 1000
 _TRIES = 20
 """Most times that one change is tried again because another gateway changed the item in between."""
 _SWAP = """
@@ -95,10 +96,12 @@ class RedisWorkStore(RedisConnection):
         self._leases = f"cloudmatrix:work:{kind}"
         self._script: Any = self._redis.register_script(_SWAP)
         self._seen: dict[tuple[str, str], bytes] = {}
-        """Own items as last written: a write then needs no read. One entry per item that runs here."""
+        """Own items as last written: a write then needs no read. The latest are the last."""
 
     async def add(self, namespace: str, name: str, value: bytes, owner: str, records: Sequence[bytes] = ()) -> WorkItem:
         """See `WorkStore.add`."""
+        # A namespace that nobody uses for a lifetime is deleted by Redis, but not its leases.
+        await self._ask(self._redis.zremrangebyscore(self._leases, "-inf", self._clock() - self.limits.seconds))
         for _ in range(_TRIES):
             adds = await self._ask(self._redis.hget(self._index(namespace), _ADDS)) or b""
             now = self._clock()
@@ -146,17 +149,20 @@ class RedisWorkStore(RedisConnection):
         *,
         state: str | None = None,
         done: bool = False,
+        at: int | None = None,
     ) -> WorkItem:
         """See `WorkStore.append`."""
 
         def rule(item: WorkItem, now: float) -> WorkItem:
-            return appended(item, owner, records, self.limits, now, state=state, done=done)
+            return appended(item, owner, records, self.limits, now, state=state, done=done, at=at)
 
         after = await self._change(namespace, name, rule, records)
         if after is None:
             raise LeaseLostError("this work was deleted")
         if not after.done:
             self._seen[namespace, name] = _encode(after)
+            if len(self._seen) > _MOST_SEEN:
+                del self._seen[next(iter(self._seen))]
         return after
 
     async def release(self, namespace: str, name: str, owner: str) -> None:

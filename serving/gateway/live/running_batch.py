@@ -44,6 +44,8 @@ BEATS_PER_LEASE = 3
 EXPIRED_AT_ONCE = 500
 """Lines that are appended to an error file together."""
 
+_RESULTS_LOST = "the file for the results of this batch was deleted, or another gateway writes it"
+
 T = TypeVar("T")
 
 
@@ -102,7 +104,8 @@ class RunningBatch:
         self._sent: dict[int, asyncio.Task[LineReply]] = {}
         """Lines without a response yet, by number."""
         self._woken = asyncio.Event()
-        self._full: StorageFullError | None = None
+        self._refusal: LineError | None = None
+        """Why results cannot be stored any more."""
         self._beat_at = 0.0
 
     async def run(self) -> None:
@@ -172,8 +175,8 @@ class RunningBatch:
             now = host.clock()
             if now >= self._beat_at:
                 await self._beat()
-            if self._full is not None:
-                ledger.refuse((LineError("storage_full", str(self._full)),), now)
+            if self._refusal is not None:
+                ledger.refuse((self._refusal,), now)
             if ledger.due_end(now) is not None:
                 break
             self._woken.clear()
@@ -221,7 +224,10 @@ class RunningBatch:
                 await self._append(self._own[failed], [text])
                 ledger.done(number, failed=failed)
         except StorageFullError as error:
-            self._full = error
+            self._refusal = LineError("storage_full", str(error))
+        except LeaseLostError:  # of a file alone, unless the next write of the batch tells otherwise
+            self._refusal = self._refusal or LineError("results_lost", _RESULTS_LOST)
+            raise
         finally:
             ledger.drop(number, host.clock())
 
@@ -282,19 +288,10 @@ class RunningBatch:
 
         Raises: LeaseLostError, StorageFullError.
         """
-        namespace, owner = self.spec.namespace, self._host.owner
-        first = number_of(texts[0])
+        own = self.spec.namespace, file_id, self._host.owner
         async with self._writing:
-            while True:
-                try:
-                    self._records[file_id] = await self._files.append(namespace, file_id, owner, texts)
-                    return
-                except UnavailableError as error:
-                    log.warning("batch %s waits: %s", self.spec.batch_id, error)
-                await asyncio.sleep(RETRY_STORE_S)
-                new = await self._answer(lambda: self._new_records(file_id))
-                if any(number_of(record) == first for record in new):
-                    return
+            at = self._records[file_id]
+            self._records[file_id] = await self._answer(lambda: self._files.append(*own, texts, at))
 
     async def _new_records(self, file_id: str) -> list[bytes]:
         """Records that this gateway does not know yet."""

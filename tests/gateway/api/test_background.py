@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -15,7 +16,10 @@ from serving.gateway.api.responses.schema import CompactedResponse
 from serving.gateway.api.settings import NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.core.work_items import WorkLimits
+from serving.values.kv_hints import HintVerb
+from tests.fakes.kv_hints import FakeKvHints
 from tests.gateway.api.client import until
+from tests.gateway.api.hinted import action, envelope
 from tests.gateway.api.support import bearer, check, named_events, requested
 from tests.gateway.api.two_gateways import LIMITS, PATH, Site, numbers, site_events, texts
 
@@ -168,6 +172,33 @@ async def test_one_that_kills_gateways_is_given_up(site: Site) -> None:
 
 
 @pytest.mark.asyncio
+async def test_what_this_release_refuses_fails_at_once(site: Site) -> None:
+    """Another one may have accepted and stored it."""
+    site.script = site.say("Once upon a time", hang_after=2)
+    name = (await site.ask()).json()["id"]
+    await site.kill(0)
+    value = json.loads(site.store._work._values["default", name])
+    value["body"]["top_p"] = "high"
+    site.store._work._values["default", name] = json.dumps(value).encode()
+    site.now += LIMITS.lease_s
+    assert (await site.get(name, 1)).status_code == 200
+    await site.runs[1].sweep()
+    events = await site.events(name, 1)
+    assert "'top_p'" in events[-1]["response"]["error"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_hints_of_a_background_response(app: FastAPI, servers: FakeKvHints) -> None:
+    """Their outcomes are in the response, and what waits for its end is done then."""
+    asked = envelope(action("kv.touch", session_id="s"), action("kv.release"))
+    body = {"input": "hi", "background": True, "stream": True, "kv_hints": asked, "return_kv_hints": True}
+    reply = await requested(app, "POST", PATH, json=body, headers={**bearer("acme"), "session-id": "own"})
+    outcomes = named_events(reply.text)[-1]["response"]["kv_hints"]["outcomes"]
+    assert [one["outcome"] for one in outcomes] == ["accepted", "deferred"]
+    await until(lambda: [(one.verb, one.session) for _, one in servers.sent][1:] == [(HintVerb.RELEASE, "own")])
+
+
+@pytest.mark.asyncio
 async def test_cancelled_deleted_and_failed_ones(site: Site) -> None:
     site.script = site.say("Once upon a time", hang_after=2)
     name = (await site.ask()).json()["id"]
@@ -206,7 +237,7 @@ async def test_a_store_that_is_away_for_a_while_loses_and_doubles_nothing(
     site.script = site.say("Once upon a time", delay_s=0.001)
     name = (await site.ask()).json()["id"]
     for _ in range(3):
-        site.store.silent, site.store.away = silent, 2 - silent
+        site.store.silent, site.store.away = silent, 2
         await until(lambda: not site.store.away)
     events = await site.events(name)
     assert numbers(events) == list(range(len(events)))

@@ -331,6 +331,22 @@ def test_a_result_is_stored_once_although_the_store_did_not_answer(served: Serve
     play(served, story, SETTINGS)
 
 
+def test_a_batch_whose_output_is_lost_ends(served: ServedModel) -> None:
+    async def story(scene: BatchScene) -> None:
+        gateway = scene.gateway()
+        slow(gateway)
+        name = await gateway.create(MANY)
+        await ran(gateway, name, 2)
+        for file_id, item in (await scene.files.items("default")).items():
+            if item.state != "closed":
+                await scene.files.delete("default", file_id)
+        done = await gateway.until(name, "failed")
+        assert [one["code"] for one in done["errors"]["data"]] == ["results_lost"]
+        assert len(gateway.harness.backend.jobs) < 2 * len(MANY)
+
+    play(served, story, SETTINGS)
+
+
 def test_batches_wait_for_each_other(served: ServedModel) -> None:
     async def story(scene: BatchScene) -> None:
         gateway = scene.gateway()

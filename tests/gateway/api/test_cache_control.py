@@ -28,6 +28,11 @@ EPHEMERAL = {"type": "ephemeral"}
 HOUR = {"type": "ephemeral", "ttl": "1h"}
 
 
+def _result(*marks: Any) -> dict[str, Any]:
+    inner = [{"type": "text", "text": "a", "cache_control": mark} for mark in marks]
+    return {"type": "tool_result", "tool_use_id": "a", "content": inner}
+
+
 def test_the_whole_prompt_is_kept_and_counted(app: FastAPI, hinted: Harness) -> None:
     usage = messages(app, cache_control=EPHEMERAL).json()["usage"]
     prompt = len(hinted.backend.jobs[-1].sequences[0].prompt)
@@ -76,6 +81,15 @@ def test_breakpoints_are_exact_to_the_block(app: FastAPI, hinted: Harness) -> No
     assert other[: ends[1]] == whole[: ends[1]]
 
 
+def test_a_prompt_that_is_cut_tells_nothing_about_others(app: FastAPI, hinted: Harness) -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    content = [{"type": "text", "text": f"Cut. {MANY}", **mark}, {"type": "text", "text": "and more"}]
+    body = {"messages": [{"role": "user", "content": content}]}
+    for more, kept in (({"truncate_prompt_tokens": 40}, False), ({}, True)):
+        assert post(app, "/v1/chat/completions", {**body, **more}, **ACME).status_code == 200
+        assert (claim_of(hinted) is not None) == kept
+
+
 def test_output_does_not_depend_on_breakpoints(app: FastAPI, hinted: Harness) -> None:
     system: list[dict[str, Any]] = [{"type": "text", "text": MANY}, {"type": "text", "text": " "}]
     tools = [{"name": "t", "input_schema": {"type": "object"}}] if hinted.model.tool_family else []
@@ -105,6 +119,10 @@ def test_output_does_not_depend_on_breakpoints(app: FastAPI, hinted: Harness) ->
             "'cache_control' is one too many",
         ),
         ({"system": [{"type": "text", "text": "a", "cache_control": "x"}]}, "'system[0].cache_control.type'"),
+        ({"messages": [{"role": "user", "content": [_result(*[EPHEMERAL] * 5)]}]},
+         "'messages[0].content[0].content[4].cache_control' is one too many"),
+        ({"messages": [{"role": "user", "content": [{**_result({}), "cache_control": EPHEMERAL}]}]},
+         "'messages[0].content[0].content[0].cache_control.type'"),
         ({"metadata": {"user_id": json.dumps({"session_id": "x" * 300})}}, "metadata.user_id"),
         ({"kv_hints": {}}, "kv_hints.protocol_version"),
     ],

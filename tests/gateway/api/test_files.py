@@ -125,12 +125,20 @@ def test_what_is_uploaded_is_read_again(fresh: Harness) -> None:
         (b"--XX\r\nno headers", 400, None, "invalid_form"),
         (b"--XX junk\r\n\r\nx\r\n--XX--", 400, None, "invalid_form"),
         (part("file", more="; x=" + "y" * 5000) + b"--XX--", 400, None, "invalid_form"),
+        (part("file", more="; filename*=a%00b''x") + b"--XX--", 400, None, "invalid_form"),
         (b"nothing", 400, None, "invalid_form"),
         (b"", 400, None, "invalid_form"),
     ],
 )
 def test_forms_that_are_refused(refusing: Harness, body: bytes, status: int, param: str | None, code: str) -> None:
     check(form(refusing, body), status, param, code)
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/v1/files", "multipart/form-data; boundary=XX"),
+                                            ("/v1/completions", "application/json")])  # fmt: skip
+def test_a_length_of_many_digits_is_too_large(refusing: Harness, path: str, kind: str) -> None:
+    headers = {"content-length": "9" * 5000, "content-type": kind}
+    assert request(refusing.app, "POST", path, content=b"x", headers=headers).status_code == 413
 
 
 def test_a_form_as_browsers_send_it(fresh: Harness) -> None:

@@ -1,11 +1,13 @@
 """Stored responses: continued, read, listed, deleted; bounded, expired, and separate per tenant."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
 from openai.types.responses import Response
 
+from serving.gateway.api.responses.kept import MemoryResponseStore
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.core.kept_responses import KeepLimits
 from tests.gateway.api.support import Harness, check, named_events, post, request
@@ -60,6 +62,26 @@ def test_an_item_is_referred_to(harness: Harness) -> None:
     for name in ("msg_1", 5, reference["id"][:-1] + "7", f"msg_{0:032x}_0"):
         reply = post(harness.app, PATH, {"input": [{"type": "item_reference", "id": name}]})
         check(reply, 404, "input[0]", "response_not_found")
+
+
+def test_a_response_that_many_items_refer_to_is_read_once(served: ServedModel) -> None:
+    class Counted(MemoryResponseStore):
+        read = 0
+
+        async def get(self, namespace: str, response_id: str) -> bytes | None:
+            self.read += 1
+            return await super().get(namespace, response_id)
+
+    store = Counted(KeepLimits(), lambda: 0.0)
+    harness = Harness(served, responses=store)
+    item = get(harness, ask(harness)).json()["output"][0]
+    reference = {"type": "item_reference", "id": item["id"]}
+    store.read = 0
+    ask(harness, input=[reference, {"role": "user", "content": "on"}] * 9)
+    assert store.read == 1
+    store.limits = KeepLimits(size_bytes=6 * len(json.dumps(item, separators=(",", ":"))))
+    many = [reference] * 20
+    check(post(harness.app, PATH, {"input": many}), 400, "input[6]", text="too large together")
 
 
 def test_input_items_are_listed(harness: Harness) -> None:

@@ -168,6 +168,8 @@ def test_what_claude_code_sends_along_is_accepted(harness: Harness) -> None:
     assert stream(reply)[-1] == {"type": "message_stop"}
     assert "x-cloudmatrix-warning" not in reply.headers
     assert request(harness.app, "HEAD", "/").status_code == 200
+    betas: dict[str, Any] = {"task_budget": {"total": 9}, "diagnostics": {}, "thread": {"id": "a"}, "speed": "fast"}
+    assert ask(harness, **betas).headers["x-cloudmatrix-warning"] == f"ignored fields: {', '.join(betas)}"
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,38 @@ async def test_one_of_many_gateways_gets_the_work(redis: RedisProcess) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_write_that_is_repeated_is_made_once(redis: RedisProcess) -> None:
+    store = opened(redis)
+    await store.add("once", "a", b"v", "g")
+    for done, at in ((False, 0), (True, 1)):
+        first = await store.append("once", "a", "g", [b"x"], done=done, at=at)
+        assert await store.append("once", "a", "g", [b"x"], done=done, at=at) == first
+    assert await store.records("once", "a", 0) == [b"x", b"x"]
+    with pytest.raises(LeaseLostError):
+        await store.append("once", "a", "g", [b"x"], at=0)
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_remembered_of_work_is_bounded(redis: RedisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of a namespace that Redis has forgotten, and own items of which no end is ever written, such as files."""
+    monkeypatch.setattr("serving.gateway.live.redis_work._MOST_SEEN", 2)
+    with redis.client() as client:
+        client.flushall()
+        now = [1000.0]
+        store = opened(redis, clock=lambda: now[0])
+        for name in "abc":
+            await store.add("bound", name, b"v", "g")
+            await store.append("bound", name, "g", [b"x"])
+        assert len(store._seen) == 2
+        client.delete("cloudmatrix:work:test:bound")
+        now[0] += LIMITS.seconds + LIMITS.lease_s + 1
+        await store.add("other", "a", b"v", "g")
+        assert client.zcard("cloudmatrix:work:test") == 1
+        await store.close()
+
+
+@pytest.mark.asyncio
 async def test_a_redis_that_is_away_is_named(tmp_path: Path) -> None:
     server = RedisProcess(tmp_path)
     server.start()

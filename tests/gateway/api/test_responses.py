@@ -192,6 +192,7 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]}}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}, "ignore_eos": True}, "ignore_eos"),
         ({"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}},
@@ -226,6 +227,10 @@ def test_errors_before_and_within_a_stream(harness: Harness) -> None:
     harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
     check(ask(harness), 500, code="internal_error")
     assert named_events(ask(harness, stream=True).text)[-1]["type"] == "response.failed"
+    busy = OverloadedError("full", retry_after_s=2.5)
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=busy)
+    error = named_events(ask(harness, stream=True).text)[-1]["response"]["error"]
+    assert error == {"code": "rate_limit_exceeded", "message": "full; try again in 3 s"}
 
 
 def test_events_fill_silence(served: ServedModel) -> None:

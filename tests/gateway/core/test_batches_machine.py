@@ -15,6 +15,7 @@ from serving.gateway.core.batches import (
     BatchState,
     BatchStatus,
     LineError,
+    next_batch,
 )
 
 WINDOW_S = 1000.0
@@ -183,3 +184,9 @@ def test_the_impossible_is_a_bug() -> None:
 def test_batches_share_what_one_gateway_may_run() -> None:
     limits = BatchLimits(requests=5)
     assert [limits.share(running) for running in (0, 1, 2, 9)] == [5, 5, 2, 1]
+
+
+def test_the_tenant_with_the_fewest_batches_here_is_next() -> None:
+    waiting = [("a", "1"), ("b", "2"), ("b", "3")]
+    assert next_batch(waiting, ()) == ("a", "1")
+    assert next_batch(waiting, [("a", "0")]) == ("b", "2")

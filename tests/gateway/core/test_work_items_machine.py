@@ -1,6 +1,7 @@
 """Work is added, claimed, written, cancelled and deleted by several gateways; plain lists define what is stored."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -96,7 +97,9 @@ class WorkMachine(RuleBasedStateMachine):
             with pytest.raises(WorkFullError):
                 self.store.append("acme", name, owner, records, self.now, done=done)
         else:
-            item = self.store.append("acme", name, owner, records, self.now, state="s", done=done)
+            given: dict[str, Any] = {"state": "s", "done": done, "at": len(found.records)}
+            item = self.store.append("acme", name, owner, records, self.now, **given)
+            assert not records or self.store.append("acme", name, owner, records, self.now, **given) == item, "once"
             found.records += records
             found.until, found.changed, found.done = self.now + LIMITS.lease_s, self.now, done
             assert (item.records, item.cancelled, item.state) == (len(found.records), found.cancelled, "s")

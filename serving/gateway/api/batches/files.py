@@ -153,14 +153,18 @@ class FileShelf:
         """Whether there is a file, open or closed. Raises: UnavailableError."""
         return await self._store.get(namespace, file_id) is not None
 
-    async def append(self, namespace: str, file_id: str, owner: str, records: Sequence[bytes] = ()) -> int:
+    async def append(
+        self, namespace: str, file_id: str, owner: str, records: Sequence[bytes] = (), at: int | None = None
+    ) -> int:
         """Append to an open file, and stay its owner.
 
+        Args:
+            at: number of the first record, see `core.work_items.appended`.
         Returns: number of its records.
         Raises: LeaseLostError; OverloadedError if there is no room; UnavailableError, then it may have been appended.
         """
         try:
-            return (await self._store.append(namespace, file_id, owner, records)).records
+            return (await self._store.append(namespace, file_id, owner, records, at=at)).records
         except WorkFullError as error:
             raise self._full(error) from error
 

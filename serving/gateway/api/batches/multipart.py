@@ -72,7 +72,10 @@ def _part(body: bytes, start: int, end: int) -> tuple[str, FormPart]:
     if head.get_content_disposition() != "form-data" or not isinstance(name, str):
         raise _damaged("a part has no name")
     filename = head.get_param("filename", header="content-disposition")
-    text = None if filename is None else collapse_rfc2231_value(filename)
+    try:
+        text = None if filename is None else collapse_rfc2231_value(filename)
+    except ValueError:  # a charset that cannot be the name of one
+        raise _damaged("a file name is not readable") from None
     return name, FormPart(body[head_end + len(_BLANK) : end], text)
 
 

@@ -12,7 +12,7 @@ from serving.gateway.api.batches.files import StoredFile, too_large
 from serving.gateway.api.batches.multipart import FormPart, boundary_of, parse_form
 from serving.gateway.api.batches.schema import BatchAnswer, BatchList, BatchRequest, FileAnswer, FileDeleted, FileList
 from serving.gateway.api.batches.shelf import INPUT, OUTPUT, BatchShelf
-from serving.gateway.api.body import parse_body, read_body
+from serving.gateway.api.body import announced_bytes, parse_body, read_body
 from serving.gateway.api.http.paging import page_of, page_parameters, query_parameter, wrong_parameter
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import BODY_ERRORS, answers
@@ -57,8 +57,7 @@ def files_router(shelf: BatchShelf) -> APIRouter:
     async def upload(request: Request) -> Response:
         """Store the input of a batch."""
         boundary = boundary_of(request.headers.get("content-type", ""))
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > files.largest_bytes + _FORM_BYTES:
+        if announced_bytes(request) > files.largest_bytes + _FORM_BYTES:
             raise too_large(files.largest_bytes)
         body = await read_body(request, files.largest_bytes + _FORM_BYTES)
         fields = await asyncio.to_thread(parse_form, body, boundary)

@@ -19,6 +19,8 @@ MOST_BREAKPOINTS = 4
 MOST_KNOWN = 1024
 """Beginnings of prompts whose length is remembered."""
 
+_EDGE = 8
+"""Last tokens of a beginning that may differ because of the text that follows."""
 _TAIL = 64
 _NEAR = 512
 """Characters between the end of a block and the next text that is not the template's."""
@@ -69,6 +71,8 @@ class PrefixLengths:
         if (known := self._known.get(digest)) is None:
             begun: list[int] = await run(lambda: encode_text(self._model, Rendered(shared), add_special_tokens=False))
             known = _common(begun, list(ids))
+            if known + _EDGE < len(begun):  # the prompt was cut, so another one may share more
+                return known
             self._known[digest] = known
             if len(self._known) > MOST_KNOWN:
                 del self._known[next(iter(self._known))]

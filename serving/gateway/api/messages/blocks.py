@@ -14,7 +14,7 @@ from typing import Any
 from serving.errors import InvalidRequestError
 from serving.gateway.api.media import MediaNotes
 from serving.gateway.api.messages.schema import MessageTurn
-from serving.gateway.api.tools.tool_fields import definition
+from serving.gateway.api.tools.tool_fields import Definitions
 
 _THINKING = ("thinking", "redacted_thinking")
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -51,7 +51,7 @@ class MessageBlocks:
     """
 
     def __init__(self, found: Mapping[str, Block], media: MediaNotes) -> None:
-        self._found = found
+        self._found = Definitions(found)
         self._media = media
         self.skipped = media.replaced
         """Omitted blocks, as named in the warning header."""
@@ -101,7 +101,8 @@ class MessageBlocks:
             return "\n".join([*head, self._texts(block.get("content"), f"{path}.content")])
         if isinstance(block, dict) and kind == "tool_reference":
             name = _string(block, "tool_name", path)
-            return definition(self._found[name]) if name in self._found else name
+            shown = self._found.of(name)
+            return name if shown is None else shown
         if isinstance(block, dict) and kind == "compaction":
             return "" if block.get("content") is None else _string(block, "content", path)
         raise _unknown(kind, path, _TAKEN)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from serving.errors import InvalidRequestError
@@ -48,18 +49,14 @@ def cache_control(body: MessagesRequest) -> CacheControl | None:
 
     Raises: InvalidRequestError naming the breakpoint that is invalid, one too many, or lives longer than one before it.
     """
-    marks = list(_marks(body))
-    if not marks and body.cache_control is None and not body.evict_on_complete:
-        return None
     found: list[Breakpoint] = []
     ignored: list[str] = []
     earlier = ""
-    evicts = bool(body.evict_on_complete)
-    if body.cache_control is not None:
-        evicts = evicts or _evicts(body.cache_control)
-        if not evicts:  # what ends with the response is not to be kept
-            marks.append(("cache_control", body.cache_control, None, None))
-    for place, mark, before, block in marks:
+    evicts = bool(body.evict_on_complete) or _evicts(body.cache_control)
+    whole: list[_Mark] = []
+    if body.cache_control is not None and not evicts:  # what ends with the response is not to be kept
+        whole.append(("cache_control", body.cache_control, None, None))
+    for place, mark, before, block in chain(_marks(body), whole):
         ttl = _ttl(mark, place, ignored)
         if len(found) == MOST_BREAKPOINTS:
             raise _wrong(place, f"is one too many: at most {MOST_BREAKPOINTS} blocks may have cache_control")
@@ -67,11 +64,16 @@ def cache_control(body: MessagesRequest) -> CacheControl | None:
             raise _wrong(place, f"has ttl {ttl} after one with ttl {earlier}; the longer ones must come first")
         found.append(Breakpoint(ttl, before, _text(block)))
         earlier = ttl
+    if not found and body.cache_control is None and not body.evict_on_complete:
+        return None
     return CacheControl(tuple(found), evicts, tuple(ignored))
 
 
-def _marks(body: MessagesRequest) -> Iterator[tuple[str, object, CountTokensRequest | None, object]]:
-    """Each breakpoint's path, its value, the request up to there, and the block."""
+_Mark = tuple[str, object, CountTokensRequest | None, object]
+"""A breakpoint's path, its value, the request up to there, and the block."""
+
+
+def _marks(body: MessagesRequest) -> Iterator[_Mark]:
     for index, tool in enumerate(body.tools or ()):
         if isinstance(tool, dict) and tool.get("cache_control") is not None:
             # Templates place tools before or behind the instructions, so both are kept.
@@ -85,21 +87,22 @@ def _marks(body: MessagesRequest) -> Iterator[tuple[str, object, CountTokensRequ
         if isinstance(turn.content, str):
             continue
         for part, block in enumerate(turn.content):
-            if isinstance(block, dict) and (mark := _mark_of(block)) is not None:
+            for path, mark in _marks_of(block, f"messages[{index}].content[{part}]"):
                 last = index == len(body.messages) - 1 and part == len(turn.content) - 1
                 cut = turn.model_copy(update={"content": turn.content[: part + 1]})
                 shorter = None if last else _until(body, [*body.messages[:index], cut])
-                yield f"messages[{index}].content[{part}].cache_control", mark, shorter, block
+                yield f"{path}.cache_control", mark, shorter, block
 
 
-def _mark_of(block: dict[str, Any]) -> object:
-    """A block's breakpoint, or one within the result of a tool."""
-    if (mark := block.get("cache_control")) is not None:
-        return mark
+def _marks_of(block: object, path: str) -> Iterator[tuple[str, object]]:
+    """Breakpoints within the result of a tool, which keep all of it, and the block's own, each with its path."""
+    if not isinstance(block, dict):
+        return
     inner = block.get("content")
-    if not isinstance(inner, list):
-        return None
-    return next((mark for one in inner if isinstance(one, dict) and (mark := one.get("cache_control"))), None)
+    for index, one in enumerate(inner if isinstance(inner, list) else ()):
+        yield from _marks_of(one, f"{path}.content[{index}]")
+    if (mark := block.get("cache_control")) is not None:
+        yield path, mark
 
 
 def _until(

@@ -11,10 +11,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from serving.errors import UnavailableError
 from serving.gateway.api.backend import RequestRun
 from serving.gateway.api.generation_response import reply_logged
+from serving.gateway.api.hints.orders import answer_keys
+from serving.gateway.api.http.errors import from_validation
 from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.responses.form import ResponseEvents
 from serving.gateway.api.responses.resumption import ContinuedEvents, payload_of
@@ -62,9 +65,18 @@ class BackgroundRequest(msgspec.Struct, frozen=True):
         """The tenant that sent it, without its key's other rights."""
         return Tenant(namespace, salt, key=self.key, weight=self.weight, alone=self.sees_system)
 
+    @property
+    def given(self) -> str | list[object]:
+        """The request's input."""
+        given: str | list[object] = self.body["input"]
+        return given
+
     def request(self) -> ResponsesRequest:
-        """The request."""
-        return ResponsesRequest.model_validate(self.body)
+        """The request. Raises: InvalidRequestError if another release has stored what this one refuses."""
+        try:
+            return ResponsesRequest.model_validate(self.body)
+        except ValidationError as error:
+            raise from_validation(error) from error
 
 
 decode_request = msgspec.json.Decoder(BackgroundRequest).decode
@@ -93,14 +105,14 @@ class OwnedWork:
 
         Raises: LeaseLostError, WorkFullError.
         """
+        known = self.namespace, self.name, self._owner
         while True:
             try:
-                item = await self._store.append(self.namespace, self.name, self._owner, records, state=state, done=done)
+                item = await self._store.append(*known, records, state=state, done=done, at=self.records)
             except UnavailableError as error:
                 log.warning("response %s waits: %s", self.name, error)
-                if (written := await self._written(len(records))) is None:
-                    continue
-                item = written
+                await asyncio.sleep(AGAIN_S)
+                continue
             self.records = item.records
             signal, self.signal = self.signal, asyncio.Event()
             signal.set()
@@ -113,16 +125,6 @@ class OwnedWork:
     async def known(self) -> bool:
         """Whether it is still stored."""
         return await self._store.get(self.namespace, self.name) is not None
-
-    async def _written(self, count: int) -> WorkItem | None:
-        """The item, if a write whose outcome is unknown was made after all."""
-        await asyncio.sleep(AGAIN_S)
-        try:
-            item = await self._store.get(self.namespace, self.name)
-        except UnavailableError:
-            return None
-        made = item is not None and count and item.owner == self._owner and item.records == self.records + count
-        return item if made else None
 
 
 class BackgroundRun:
@@ -189,7 +191,7 @@ class BackgroundRun:
                     continue
                 events = self._encoder.batch(coming.result())
                 if not self._run.open:
-                    return events + self._encoder.closing(self._run.replicas())
+                    return events + self._encoder.closing({**self._run.replicas(), **answer_keys(self._run.order)})
                 coming = asyncio.ensure_future(self._run.next())
                 await self._write(events)
         finally:

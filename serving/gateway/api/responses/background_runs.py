@@ -203,6 +203,8 @@ class BackgroundRuns:
         limit_s = accepted.request.deadline - self._wall() + settings.deadline_grace_s
         with services.running.entered(work.namespace, (work.name, *accepted.names), run.cancel):
             await running.go(max(0.0, limit_s))
+        if order.hints is not None and order.hints.at_end:
+            await services.hints.at_end(order.namespace, order.hints, None)()
 
     async def _resume(self, work: OwnedWork, item: WorkItem) -> None:
         """Continue a response, or end it if it was cancelled, has no time left, or cannot be generated here."""
@@ -254,8 +256,8 @@ class BackgroundRuns:
 
     async def _end(self, work: OwnedWork, request: BackgroundRequest, stored: list[Json], how: EndedBy) -> None:
         """End a response that is not generated again."""
-        last, body = ended_early(stored, *how), request.request()
-        items = [*request.earlier, *kept_items(body.input, item_stem(work.name))]
+        last = ended_early(stored, *how)
+        items = [*request.earlier, *kept_items(request.given, item_stem(work.name))]
         await self._bound[1].keep(work.namespace, KeptResponse(last["response"], items))
         await work.append([encoded_event(last)], done=True)
 
@@ -278,7 +280,7 @@ class BackgroundRuns:
         request, response = decode_request(value), payload_of(events[0])["response"]
         if not item.done:
             response = {**response, "status": "cancelled" if item.cancelled else item.state or "queued"}
-        return KeptResponse(response, [*request.earlier, *kept_items(request.request().input, item_stem(name))])
+        return KeptResponse(response, [*request.earlier, *kept_items(request.given, item_stem(name))])
 
     async def cancel(self, namespace: str, name: str) -> bool:
         """Request the end of a background response. Returns: whether it was running."""
@@ -351,4 +353,4 @@ def frame_of(
 
 
 def _items(request: BackgroundRequest, order: GenerationOrder) -> list[Json]:
-    return [*request.earlier, *kept_items(request.request().input, item_stem(order.response_id))]
+    return [*request.earlier, *kept_items(request.given, item_stem(order.response_id))]

@@ -52,7 +52,8 @@ def running_response(answering: Answering, frame: ResponseFrame) -> Json:
 def failed_response(answering: Answering, frame: ResponseFrame, output: list[Json], reply: ErrorReply) -> Json:
     """The object of a response that has failed."""
     code = "rate_limit_exceeded" if reply.status == 429 else "server_error"  # OpenAI has no better code
-    error = {"code": code, "message": reply.message}
+    after = reply.headers.get("retry-after")  # in words, because Codex reads the time to wait from them
+    error = {"code": code, "message": f"{reply.message}; try again in {after} s" if after else reply.message}
     return {**_response(answering, frame, "failed", output), "error": error}
 
 

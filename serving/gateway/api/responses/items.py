@@ -17,7 +17,7 @@ from serving.gateway.api.media import MediaNotes, note
 from serving.gateway.api.responses.compaction import COMPACTIONS, TRIGGER, readable, summary_turn, unsealed
 from serving.gateway.api.responses.tools import FlatNames
 from serving.gateway.api.tools.custom_tools import custom_arguments
-from serving.gateway.api.tools.tool_fields import definition
+from serving.gateway.api.tools.tool_fields import Definitions
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -76,7 +76,7 @@ class Turns:
         """Omitted items and parts, as named in the warning header."""
         self._media = media
         self._names = names
-        self._tools = tools
+        self._definitions = Definitions(tools)
 
     def say(self, role: str, content: str, path: str) -> None:
         """Add a message with text."""
@@ -132,7 +132,7 @@ class Turns:
             self._call(call, name, _text(item, "arguments", path), path)
             self._result(call, _plain(item.get("output") or item.get("error")), path)
         elif kind == "tool_search_output":
-            self._result(call, self._definitions(item), path)
+            self._result(call, self._found(item), path)
         elif kind in _OWN_OUTPUTS:
             output = item.get("output")
             part = isinstance(output, dict) and output.get("type") == "computer_screenshot"
@@ -142,15 +142,15 @@ class Turns:
             return False
         return True
 
-    def _definitions(self, item: Item) -> str:
+    def _found(self, item: Item) -> str:
         """Definitions of the tools that a search found, in the form shown to the model, one per line."""
         found = []
         for tool in item["tools"]:
             namespace = tool.get("name", "") if tool.get("type") == "namespace" else ""
             for one in tool.get("tools", ()) if namespace else (tool,):
                 flat = self._names.of(namespace, str(one.get("name")))
-                if flat in self._tools:
-                    found.append(definition(self._tools[flat]))
+                if (shown := self._definitions.of(flat)) is not None:
+                    found.append(shown)
         return "\n".join(found) or "no tools"
 
     def _message(self, item: Item, path: str) -> None:

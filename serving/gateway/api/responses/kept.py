@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from serving.errors import RequestError, UnavailableError
+from serving.errors import InvalidRequestError, RequestError, UnavailableError
 from serving.gateway.core.kept_responses import KeepLimits, KeptResponses
 
 # Stores of responses between requests: a port with two implementations, this process's memory and a Redis.
@@ -152,17 +152,24 @@ class ResponseShelf:
         """
         found = await self._store.get(namespace, response_id) if RESPONSE_ID.fullmatch(response_id) else None
         if found is None:
-            raise self._missing(f"response '{response_id[:80]}'", param)
+            raise self.missing(f"response '{response_id[:80]}'", param)
         return _decoder.decode(found)
 
     async def resolve(self, namespace: str, items: str | Sequence[object]) -> str | list[object]:
         """An input whose references to items of stored responses are replaced by those items.
 
-        Raises: ResponseNotFoundError, UnavailableError.
+        Raises: ResponseNotFoundError, UnavailableError; InvalidRequestError if these items are larger together than the
+            store, as short references may repeat long items.
         """
         if isinstance(items, str):
             return items
-        return [await self._resolved(namespace, item, f"input[{index}]") for index, item in enumerate(items)]
+        references = _References(self, namespace, self._store.limits.size_bytes)
+        resolved: list[object] = []
+        for index, item in enumerate(items):
+            if isinstance(item, dict) and item.get("type") == "item_reference":
+                item = await references.item(item, f"input[{index}]")
+            resolved.append(item)
+        return resolved
 
     async def delete(self, namespace: str, response_id: str) -> None:
         """Delete a response.
@@ -170,7 +177,7 @@ class ResponseShelf:
         Raises: ResponseNotFoundError, UnavailableError.
         """
         if not (RESPONSE_ID.fullmatch(response_id) and await self._store.delete(namespace, response_id)):
-            raise self._missing(f"response '{response_id[:80]}'", PATH_PARAM)
+            raise self.missing(f"response '{response_id[:80]}'", PATH_PARAM)
 
     async def keep(self, namespace: str, kept: KeptResponse) -> None:
         """Store a response. A failure is only logged: the client already has its response."""
@@ -181,19 +188,8 @@ class ResponseShelf:
         except UnavailableError as error:
             log.warning("response %s is not stored: %s", response_id, error)
 
-    async def _resolved(self, namespace: str, item: object, path: str) -> object:
-        if not isinstance(item, dict) or item.get("type") != "item_reference":
-            return item
-        name = item.get("id")
-        parts = _ITEM_ID.fullmatch(name) if isinstance(name, str) else None
-        if parts is not None:
-            kept = await self.find(namespace, f"resp_{parts[1]}", path)
-            output = kept.response["output"]
-            if int(parts[2]) < len(output):
-                return output[int(parts[2])]
-        raise self._missing(f"item '{str(name)[:80]}'", path)
-
-    def _missing(self, what: str, param: str) -> ResponseNotFoundError:
+    def missing(self, what: str, param: str) -> ResponseNotFoundError:
+        """The error for what is not stored."""
         limits = self._store.limits
         life = (
             f"for {limits.seconds:g} s, {limits.responses} at most, {self._store.place}" if self.keeps else "not at all"
@@ -203,6 +199,44 @@ class ResponseShelf:
             f"'{param}': there is no {what} here; it never was, was deleted or is forgotten: responses are kept {life}",
             param=param,
         )
+
+
+class _References:
+    """Items of stored responses to which one input refers; each response is read once.
+
+    Args:
+        room: bytes that all of them may have together.
+    """
+
+    def __init__(self, shelf: ResponseShelf, namespace: str, room: int) -> None:
+        self._shelf = shelf
+        self._namespace = namespace
+        self._room = room
+        self._responses: dict[str, KeptResponse] = {}
+        self._sizes: dict[str, int] = {}
+        """Bytes of items, by id."""
+
+    async def item(self, reference: Mapping[str, Any], path: str) -> Json:
+        """The item that a reference names. Raises: ResponseNotFoundError, UnavailableError, InvalidRequestError."""
+        name = reference.get("id")
+        parts = _ITEM_ID.fullmatch(name) if isinstance(name, str) else None
+        output = () if parts is None else await self._output(f"resp_{parts[1]}", path)
+        if parts is None or int(parts[2]) >= len(output):
+            raise self._shelf.missing(f"item '{str(name)[:80]}'", path)
+        item: Json = output[int(parts[2])]
+        if parts[0] not in self._sizes:
+            self._sizes[parts[0]] = len(msgspec.json.encode(item))
+        self._room -= self._sizes[parts[0]]
+        if self._room < 0:
+            message = f"'{path}': the items that the input refers to are too large together"
+            raise InvalidRequestError(message, param=path, code="invalid_value")
+        return item
+
+    async def _output(self, response_id: str, path: str) -> Sequence[Json]:
+        if response_id not in self._responses:
+            self._responses[response_id] = await self._shelf.find(self._namespace, response_id, path)
+        output: list[Json] = self._responses[response_id].response["output"]
+        return output
 
 
 @dataclass(slots=True)

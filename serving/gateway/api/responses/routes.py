@@ -43,6 +43,7 @@ from serving.gateway.api.responses.schema import (
 )
 from serving.gateway.api.responses.translate import as_chat, input_ids, responses_order
 from serving.gateway.api.routes import RouteServices, json_response, request_body
+from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, prepare_chat_order
 
@@ -152,8 +153,14 @@ async def _conversation(
     with asked.words.spoken():
         ignored = ignored_in_tools(asked.chat)
         request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]
+        if body.text is not None and body.text.verbosity is not None and not _reads_verbosity(model):
+            request.state.ignored_fields.append("text.verbosity")
         rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
         return ResponsesConversation(root, earlier, given, asked, await render_chat(model, rendering))
+
+
+def _reads_verbosity(model: ServedModel) -> bool:
+    return model.chat_template is not None and model.chat_template.reads("verbosity")
 
 
 async def _order(
@@ -288,7 +295,10 @@ def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
             "summary": None if reasoning is None else reasoning.summary,
         },
         "store": stored,
-        "text": {"format": (None if text is None else text.format) or {"type": "text"}},
+        "text": {
+            "format": (None if text is None else text.format) or {"type": "text"},
+            **({} if text is None or text.verbosity is None else {"verbosity": text.verbosity}),
+        },
         "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,

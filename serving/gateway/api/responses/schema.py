@@ -35,6 +35,7 @@ class ResponseTextConfig(WireModel):
     """Form of the text."""
 
     format: Annotated[Any, WithJsonSchema({"type": ["object", "null"], "default": None})] = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ResponseReasoningConfig(WireModel):
@@ -221,6 +222,7 @@ class TextSettings(Answer):
     """Text format of the request."""
 
     format: dict[str, Any]
+    verbosity: Literal["low", "medium", "high"] = "medium"
 
 
 class ResponseAnswer(Answer):

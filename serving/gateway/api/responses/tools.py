@@ -40,21 +40,28 @@ class FlatNames:
     flat: dict[OwnName, str] = field(default_factory=dict)
     own: dict[str, OwnName] = field(default_factory=dict)
     searches: bool = False
+    _bare: dict[str, list[str]] = field(default_factory=dict)
+    """Flat names by bare name."""
+    _tried: dict[str, int] = field(default_factory=dict)
+    """By beginning, the last number that was tried to make a name unique."""
 
     def add(self, own: OwnName) -> str:
         """Name a tool."""
         if own not in self.flat:
-            joined, number = _joined(own), 1
-            while (flat := joined if number == 1 else f"{joined[: _LONGEST_NAME - 6]}_{number}") in self.own:
-                number += 1
+            flat = _joined(own)
+            start = flat[: _LONGEST_NAME - 6]
+            while flat in self.own:
+                self._tried[start] = number = self._tried.get(start, 1) + 1
+                flat = f"{start}_{number}"
             self.flat[own], self.own[flat] = flat, own
+            self._bare.setdefault(own[1], []).append(flat)
         return self.flat[own]
 
     def of(self, namespace: str, name: str) -> str:
         """The flat name of a tool, known or not. Without a namespace, it is the only tool with that bare name."""
         if (found := self.flat.get((namespace, name))) is not None:
             return found
-        alike = [] if namespace else [flat for own, flat in self.flat.items() if own[1] == name]
+        alike = [] if namespace else self._bare.get(name, [])
         return alike[0] if len(alike) == 1 else _joined((namespace, name))
 
 

@@ -107,6 +107,8 @@ def as_chat(
         "response_format": _response_format(body),
         "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
     }
+    if body.text is not None and body.text.verbosity is not None:
+        fields["chat_template_kwargs"] = {"verbosity": body.text.verbosity, **(body.chat_template_kwargs or {})}
     with words.spoken():
         try:
             chat = ChatCompletionRequest.model_validate(fields)

@@ -140,6 +140,10 @@ class ChatTemplate:
                 self._late_system = False
         return self._late_system
 
+    def reads(self, variable: str) -> bool:
+        """Whether a variable may have an effect: the template names it."""
+        return variable in self.source
+
     async def warm(self) -> None:
         """Prepare for the first request.
 

@@ -81,8 +81,9 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     mode, names = _choice(body.function_call if legacy else body.tool_choice, choice_field, legacy=legacy)
     if not tools and (mode == "required" or names is not None):
         raise _wrong(choice_field, f"requires a call, but there are no '{field}'")
+    known = {tool.name for tool in tools}
     for name in names or ():
-        if all(tool.name != name for tool in tools):
+        if name not in known:
             raise _wrong(choice_field, f"names the function '{name[:64]}', which '{field}' does not have")
     if mode == "none":
         return None
@@ -90,7 +91,8 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
         raise given.wrong[0]
     if not tools:
         return None
-    able = tuple(tool for tool in tools if names is None or tool.name in names)
+    chosen = known if names is None else frozenset(names)
+    able = tuple(tool for tool in tools if tool.name in chosen)
     if mode == "required" and (odd := next((tool for tool in able if tool.odd), None)) is not None:
         raise _wrong(f"{odd.field}.parameters", _NO_OBJECT)
     choice = body.tool_choice
@@ -124,6 +126,7 @@ class _Given:
     def __init__(self, field: str, *, legacy: bool) -> None:
         self._field, self._legacy = field, legacy
         self.tools: list[Tool] = []
+        self._names: set[str] = set()
         self.ignored: list[str] = []
         self.wrong: list[InvalidRequestError] = []
         """Errors of the unusable tools."""
@@ -146,8 +149,9 @@ class _Given:
 
     def _take(self, one: object, place: str, *, custom: bool = False, deferred: bool = False) -> None:
         tool = replace(_custom(one, place) if custom else _function(one, place), deferred=deferred)
-        if any(tool.name == other.name for other in self.tools):
+        if tool.name in self._names:
             raise _wrong(f"{place}.name", f"is a second tool named '{tool.name}'")
+        self._names.add(tool.name)
         self.tools.append(tool)
         if tool.odd:
             self.ignored.append(f"{place}.parameters")
@@ -158,9 +162,35 @@ def _no_function(place: str) -> InvalidRequestError:
     return _wrong(f"{place}.type", "must be 'function' or 'custom': this server has no tools of its own")
 
 
-def definition(tool: Mapping[str, Any]) -> str:
-    """One of a request's tools, in the form in which a search result shows it to the model; empty if it is invalid,
-    which is reported when the request's tools are parsed."""
+MOST_DEFINED = 1 << 20
+"""Characters of definitions in search results of one conversation: a short reference may repeat a long definition."""
+
+
+class Definitions:
+    """Definitions of a request's tools, as search results show them to the model.
+
+    Args:
+        tools: chat definitions, by name.
+    """
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self._tools = tools
+        self._known: dict[str, str] = {}
+        self._room = MOST_DEFINED
+
+    def of(self, name: str) -> str | None:
+        """A tool's definition, or only its name behind the first `MOST_DEFINED` characters; None if there is no such
+        tool. Empty if it is invalid, which is reported when the request's tools are parsed."""
+        if name not in self._tools:
+            return None
+        if name not in self._known:
+            self._known[name] = _shown(self._tools[name])
+        text = self._known[name]
+        self._room -= len(text)
+        return text if self._room >= 0 else name
+
+
+def _shown(tool: Mapping[str, Any]) -> str:
     given = _Given("tools", legacy=False)
     try:
         given.read([tool])

@@ -1,11 +1,19 @@
 """Requests that no sane agent sends, in the sizes and with the names that could break something."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from serving.gateway.api.messages.routes import messages_chat
+from serving.gateway.api.messages.schema import MessagesRequest
+from serving.gateway.api.responses.schema import ResponsesRequest
+from serving.gateway.api.responses.tools import chat_tools
+from serving.gateway.api.responses.translate import as_chat
+from serving.gateway.api.schema import ChatCompletionRequest
+from serving.gateway.api.tools.tool_fields import MOST_DEFINED, ignored_in_tools
 from tests.gateway.api.support import EOS, USER, Harness, check, post
 from tests.gateway.api.tools.agent_tools import CUSTOM, PATCH, called
 
@@ -54,6 +62,39 @@ def test_names_that_are_equal_when_flattened(roomy: Harness) -> None:
     for name, own in {"a__b__c": ("a__b", "c"), "a__b__c_2": ("a", "b__c"), "a__b__c_3": (None, "a__b__c_3")}.items():
         said = f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
         assert list(called_names(roomy, said, tools)) == [own]
+
+
+def test_the_time_for_names_is_in_proportion_to_their_number() -> None:
+    """Also of tools whose names are equal when flattened, and of calls of tools that are not there."""
+
+    def seconds(count: int) -> float:
+        tools = [{"type": "namespace", "name": f"{at}{'n' * 130}", "tools": [FUNCTION]} for at in range(count)]
+        started = time.thread_time()
+        chat = chat_tools(tools)
+        assert len({chat.names.of("", f"g{at}") for at in range(count)}) == len(chat.tools) == count
+        ignored_in_tools(ChatCompletionRequest.model_construct(messages=[], tools=chat.tools))
+        return time.thread_time() - started
+
+    few = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 150 * few, "16 times as many; with a comparison of each pair it is 350 times as long"
+
+
+def test_a_long_definition_is_not_repeated_for_ever(vast: Harness) -> None:
+    """A search result may refer to it by a few characters."""
+    long, count = "z" * 200_000, 1000
+    found = {"name": "f", "description": long, "input_schema": {"type": "object"}, "defer_loading": True}
+    references = [{"type": "tool_reference", "tool_name": "f"}] * count
+    result = {"type": "tool_result", "tool_use_id": "a", "content": references}
+    search = {"type": "tool_use", "id": "a", "name": "s", "input": {}}
+    turns = [USER_TURN, {"role": "assistant", "content": [search]}, {"role": "user", "content": [result]}]
+    asked = MessagesRequest.model_validate({"messages": turns, "tools": [found], "max_tokens": 1})
+    assert MOST_DEFINED - 2 * len(long) < len(messages_chat(asked).chat.messages[-1].content or "") < 1.1 * MOST_DEFINED
+
+    function = {"type": "function", "name": "f"}
+    items = [{"type": "tool_search_output", "call_id": "a", "tools": [function]} for _ in range(count)]
+    items.append({**items[0], "tools": [{**function, "description": long}]})
+    chat = as_chat(ResponsesRequest.model_validate({"input": items}), items).chat
+    assert sum(len(one.content or "") for one in chat.messages) < 1.1 * MOST_DEFINED
 
 
 def test_a_name_with_a_dot(roomy: Harness) -> None:

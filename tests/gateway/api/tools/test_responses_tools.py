@@ -1,6 +1,7 @@
 """Responses of a model that calls tools and reasons, and requests with functions exactly as Codex sends them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter
 
 from tests.gateway.api.published import described
 from tests.gateway.api.support import Harness, chat, check, named_events, post
+from tests.gateway.api.tools.conftest import HERMES, MARKERS, tool_model
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 PARAMETERS = {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}},
@@ -158,6 +160,16 @@ def test_a_call_that_is_cut(caller: Harness) -> None:
 def test_bad_tools_are_refused_by_name(caller: Harness, fields: dict[str, Any], param: str) -> None:
     check(ask(caller, **fields), 400, param)
     assert not caller.backend.jobs
+
+
+def test_verbosity_is_a_variable_of_the_template(caller: Harness, tmp_path: Path) -> None:
+    """One without it is named in the warning."""
+    terse = Harness(tool_model(tmp_path, HERMES + "{{ verbosity }}", MARKERS))
+    for harness, warned, end in ((terse, False, "low"), (caller, True, "")):
+        reply = post(harness.app, "/v1/responses", {"input": "hi", "text": {"verbosity": "low"}})
+        assert reply.json()["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+        assert ("x-cloudmatrix-warning" in reply.headers) == warned
+        assert harness.prompt().endswith(f"<|assistant|>{end}")
 
 
 def test_a_rendered_chat_with_tools_is_bound_alike(caller: Harness) -> None:
