@@ -29,7 +29,7 @@ RETAINED: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt_cache_retention": "24h"},
     MESSAGES: {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
 }
-WRONG = (
+WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("kv.touch", {"session_id": "never was"}, "missing"),
     ("kv.release", {"session_id": "never was", "branch": "nor this"}, "missing"),
     ("kv.retain", {"ttl_s": 0.001}, "deferred"),
