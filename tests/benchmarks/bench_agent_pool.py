@@ -44,6 +44,7 @@ class Way:
     memory: float = 1 / 3
     ssd: float = 0.0
     prefetch: float = 0.0
+    write_through: bool = False
     order: Order = "arrival"
     pauses: ToolPauses = "off"
 
@@ -52,6 +53,7 @@ WARM = Way("warm", memory=6.0)
 LRU = Way("LRU")
 SSD = Way("LRU + SSD", ssd=4 / 3)
 PREFETCH = Way("LRU + SSD + prefetch", ssd=4 / 3, prefetch=0.1)
+THROUGH = Way("LRU + SSD + prefetch + write_through", ssd=4 / 3, prefetch=0.1, write_through=True)
 JOBS = Way("LRU + SSD + prefetch + job order", ssd=4 / 3, prefetch=0.1, order="job")
 
 PAUSES = Way("LRU + SSD + prefetch + tool pauses", ssd=4 / 3, prefetch=0.1, pauses="act")
@@ -68,6 +70,7 @@ def system(way: Way, conversations: int, prefills: int) -> ServeConfig:
         ub_memory_mib=round(mib * way.memory),
         ssd_mib=round(mib * way.ssd),
         prefetch_share=way.prefetch,
+        write_through=way.write_through,
         store_decoded="always",
     )
     return replace(
@@ -94,7 +97,8 @@ def played(way: Way, trace: Path, jobs: int, conversations: int, prefills: int) 
     arrival, finish = np.array(rows.arrival_s), np.array(rows.finish_s)
     ttft, pause, job = np.array(rows.first_token_s) - arrival, np.array(rows.pause_s), np.array(rows.job)
     rested = ttft[(pause >= 20) & (pause <= 60)]
-    numbers = np.unique(job)
+    finished = ~np.isnan(finish)  # some prompts are longer than the model's context
+    numbers = np.unique(job[finished])
     whole = [float(np.nanmax(finish[job == one]) - np.min(arrival[job == one])) for one in numbers]
     served = [float(np.nansum(finish[job == one] - arrival[job == one])) for one in numbers]
     computed = sum(rows.prompt_tokens) - sum(rows.cached_tokens)
@@ -105,6 +109,7 @@ def played(way: Way, trace: Path, jobs: int, conversations: int, prefills: int) 
         *(Figure(f"{name}: whole job, p{p}", "s", (_quantile(whole, p),)) for p in (50, 95)),
         *(Figure(f"{name}: job without pauses, p{p}", "s", (_quantile(served, p),)) for p in (50, 95)),
         Figure(f"{name}: prompt tokens computed", "million", (computed / 1e6,)),
+        Figure(f"{name}: requests refused or not finished", "%", (100 * float(1 - np.mean(finished)),)),
     ]
 
 
@@ -125,7 +130,7 @@ def main() -> int:
     found = conditions(None, trace=arguments.trace.name, config=CONFIG.name, jobs=arguments.jobs)
     show_conditions(found)
     figures: list[Figure] = []
-    parts = [(way, 24, 2) for way in (WARM, LRU, SSD, PREFETCH)]
+    parts = [(way, 24, 2) for way in (WARM, LRU, SSD, PREFETCH, THROUGH)]
     parts += [(way, agents, 1) for way, agents in ((LRU, 16), (LRU, 32), (PREFETCH, 32), (JOBS, 32))]
     load = [
         (way, agents, 16 if way is WARM else 1)

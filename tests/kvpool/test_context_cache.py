@@ -27,8 +27,8 @@ class Instance:
         self.arena = bytearray(BLOCKS * BLOCK)
         self.segments = Segments()
         self.clients = [pool.client(segments=self.segments) for _ in range(2)]
-        options = {"layout": "layout-1", "arena": memoryview(self.arena), "block_bytes": BLOCK, **settings}
-        self.cache = PoolContextCache(self.clients[:1], self.clients[1], **options)
+        options = {"layout": "layout-1", "arena": memoryview(self.arena), "block_bytes": BLOCK, "get_timeout_s": 10.0}
+        self.cache = PoolContextCache(self.clients[:1], self.clients[1], **(options | settings))
 
     def fill(self, hashes: Sequence[BlockHash], first: int = 0) -> list[BlockId]:
         """Write the contents of these hashes into blocks from `first` on."""
