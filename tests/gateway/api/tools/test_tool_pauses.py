@@ -14,8 +14,9 @@ from serving.values.kv_hints import HintVerb
 from tests.fakes.kv_hints import FakeKvHints
 from tests.gateway.api.hinted import action, envelope
 from tests.gateway.api.support import Harness, requested
-from tests.gateway.api.tools.test_chat_tools import CALL, TOOLS
 
+CALL = '<tool_call>\n{"name": "get-weather", "arguments": {}}\n</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "get-weather"}}]
 LIMITS = HintLimits(block_tokens=8, tiered=True)
 NAMED = {"session-id": "s", "thread-id": "s"}
 
