@@ -96,8 +96,7 @@ def create_app(
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
     runs = background or BackgroundRuns(MemoryWorkStore(settings.background, metrics.clock))
     runs.bind(endpoint, shelf)
-    cancels = cancels or OwnRequests(running)
-    batches = batches or batch_shelf_in_memory(settings)
+    cancels, batches = cancels or OwnRequests(running), batches or batch_shelf_in_memory(settings)
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     routers = [one(endpoint) for one in (probe_router, info_router, generation_router, messages_router, tokens_router)]
     routers += [responses_router(endpoint, shelf, runs), compaction_router(endpoint, shelf)]

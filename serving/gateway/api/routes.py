@@ -1,6 +1,6 @@
 """The routes, grouped by their clients: probes, information, generation."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -197,20 +197,10 @@ class RouteServices:
         """
         if order.hints is not None and order.hints.at_end:
             before_end = self.hints.at_end(order.namespace, order.hints, before_end)
-        called: Callable[[Collection[str]], None] | None = None
-        if order.hints is not None and self.hints.pauses is not None:
-            called = partial(self.hints.pauses.answered, order.namespace, order.hints)
+        called = self.hints.called(order.namespace, order.hints)
+        tokenizer, metrics, settings = self.model.tokenizer, self.metrics, self.settings
         return GenerationResponse(
-            order,
-            form,
-            self.backend,
-            self.model.tokenizer,
-            self.metrics,
-            self.settings,
-            arrived,
-            before_end,
-            self.running,
-            called,
+            order, form, self.backend, tokenizer, metrics, settings, arrived, before_end, self.running, called
         )
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:

@@ -80,7 +80,7 @@ def hint_limits(config: ServeConfig) -> HintLimits:
 
 
 def pause_times(config: ServeConfig) -> PauseTimes | None:
-    """What a gateway learns of tool pauses; None if it does not."""
+    """A gateway's tool pauses; None if it does not learn them."""
     mode = config.gateway.tool_pauses
     if mode == "off" or not (config.kvcache.replicas and config.engine.prefix_reuse):
         return None

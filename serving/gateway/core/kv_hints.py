@@ -86,7 +86,7 @@ class SessionName:
 
 
 class ClientHints(Enum):
-    """What a request says about its session's cache itself."""
+    """Kinds of statements of a request about its own session's cache."""
 
     NONE = "none"
     CLAIM = "claim"

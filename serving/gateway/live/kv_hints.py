@@ -14,7 +14,7 @@ _NOBODY = HintOutcome(HintStatus.REJECTED, reason="no memory server answered")
 
 
 def pause_desk(config: ServeConfig, servers: "LiveKvHints | None", metrics: GatewayMetrics) -> PauseDesk | None:
-    """What a gateway learns of tool pauses, kept while its configuration changes; None if it learns nothing."""
+    """A gateway's tool pauses, kept while its configuration changes; None if it does not learn them."""
     times = None if servers is None else pause_times(config)
     return None if times is None or servers is None else PauseDesk(servers, times, metrics)
 

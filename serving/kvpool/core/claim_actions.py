@@ -22,6 +22,8 @@ from serving.values.kv_hints import (
 
 _LOADS_WAITING = 256
 """Loads from SSD that may wait for room; a hint starts no more than these."""
+_COPIED_S = 60.0
+"""Claims of at least this time are copied to SSD."""
 _MISSING = HintOutcome(HintStatus.MISSING)
 
 
@@ -38,7 +40,8 @@ class Claims:
     def claim(self, space: Space, claim: BlockClaim, now: float) -> HintOutcome:
         """Claim blocks for a leaf of a session's branch. What an older leaf alone has claimed leaves first from now on.
 
-        With an SSD tier, the blocks are copied there while the disk is idle.
+        With an SSD tier, blocks claimed for long are copied there while the disk is idle. Copies of those that are back
+        in use in seconds would only cost other blocks their place.
         """
         self.expire(now)
         self._inventory.recount()
@@ -47,7 +50,7 @@ class Claims:
         act = self.book.take_over if claim.moved else self.book.claim
         outcome = act(space.namespace, account, claim, known, now)
         if self._inventory.settings.ssd_bytes:
-            found = (known.get(hash) for run in claim.runs for hash in run.hashes)
+            found = (known.get(hash) for run in claim.runs if run.ttl_s >= _COPIED_S for hash in run.hashes)
             self._spills.copy_when_idle(entry for entry in found if entry is not None)
             self._spills.catch_up()
         return outcome

@@ -92,10 +92,15 @@ class Harness:
         settings = settings or ApiSettings(version="1.2.3")
         self.batches = batches or batch_shelf_in_memory(settings)
         self.prefixes = FakePrefixFinder()
-        more = {"responses": responses, "batches": self.batches, "hints": hints, "prefixes": self.prefixes}
+        more: dict[str, Any] = {
+            "responses": responses,
+            "batches": self.batches,
+            "hints": hints,
+            "prefixes": self.prefixes,
+        }
         if hints is not None and pauses is not None:
             self.pauses = more["pauses"] = PauseDesk(hints, pauses, self.metrics)
-        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, **more)  # type: ignore[arg-type]
+        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, **more)
 
     def renewed(self) -> "Harness":
         """The same application with the usual script, and no jobs."""

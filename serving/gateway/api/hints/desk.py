@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from serving.gateway.api.hints.breakpoints import PrefixLengths
@@ -111,6 +112,12 @@ class HintDesk:
                 await before_end()
 
         return end
+
+    def called(self, namespace: str, hints: OrderHints | None) -> Callable[[Collection[str]], None] | None:
+        """Receiver of the tools that a response ends by calling; None if its session's pauses are not learned."""
+        if self.pauses is None or hints is None or hints.pauses is None:
+            return None
+        return partial(self.pauses.answered, namespace, hints)
 
     async def touch(self, namespace: str, named: SessionName) -> HintOutcome:
         """Renew the claims of a session."""

@@ -71,7 +71,6 @@ class PauseDesk:
         if self._task is not None:
             self._task.cancel()
 
-    @property
     def waits(self) -> bool:
         """Whether a timer or a send is pending."""
         return self._timer is not None or self._task is not None

@@ -14,8 +14,9 @@ from serving.values.kv_hints import HintVerb
 from tests.fakes.kv_hints import FakeKvHints
 from tests.gateway.api.hinted import action, envelope
 from tests.gateway.api.support import Harness, requested
-from tests.gateway.api.tools.test_chat_tools import CALL, TOOLS
 
+CALL = '<tool_call>\n{"name": "get-weather", "arguments": {}}\n</tool_call>'
+TOOLS = [{"type": "function", "function": {"name": "get-weather"}}]
 LIMITS = HintLimits(block_tokens=8, tiered=True)
 NAMED = {"session-id": "s", "thread-id": "s"}
 
@@ -62,19 +63,19 @@ def test_a_session_waits_on_ssd_until_its_next_request_or_the_end(
         claim = await turn(harness, stream=stream)
         assert (claim.session, [span.ttl_s for span in claim.spans]) == ("s", [10.0])
         assert await sent(servers, 2) == [HintVerb.RETAIN, HintVerb.DEMOTE]
-        assert harness.pauses.waits, "for the time of the prefetch"
+        assert harness.pauses.waits(), "for the time of the prefetch"
         harness.script_of = lambda _: harness.say("Sunny.")
         await turn(harness)
-        assert not harness.pauses.waits
+        assert not harness.pauses.waits()
         page = harness.metrics.render().decode()
         assert 'cloudmatrix:kv_pause_seconds_count{engine="0",model_name="tiny",tool="get-weather"} 1.0' in page
         harness.script_of = lambda _: harness.say(CALL)
         await turn(harness)
-        assert harness.pauses.waits
+        assert harness.pauses.waits()
         harness.pauses.close()
         count = len(servers.sent)
         await asyncio.sleep(0.05)
-        assert not harness.pauses.waits
+        assert not harness.pauses.waits()
         assert len(servers.sent) == count, "nothing is sent after the end"
 
     asyncio.run(run())
@@ -102,7 +103,7 @@ def test_observing_changes_nothing(waiting: Callable[..., tuple[Harness, FakeKvH
         assert harness.pauses.times.open == 1
         assert await turn(harness, tools=None) is None
         assert harness.pauses.times.open == 1, "a request without tools is a side request"
-        assert not harness.pauses.waits
+        assert not harness.pauses.waits()
         assert not servers.sent
         assert 'tool="get-weather"' not in harness.metrics.render().decode()
 
