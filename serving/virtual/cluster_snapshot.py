@@ -68,7 +68,8 @@ class ClusterReader:
                 SeenReplica(name, ReplicaPhase.SERVING, _NO_HOST, None, float(since))
                 for since, name in enumerate(map(str, node.pool.active()))
             ]
-            leaving = [_nowhere(f"leaving {n}", ReplicaPhase.DRAINING) for n in range(node.pool.draining)]
+            count = len(node.pool.servers()) - len(node.pool.active())
+            leaving = [_nowhere(f"leaving {n}", ReplicaPhase.DRAINING) for n in range(count)]
             pools[KVCACHE] = SeenDeployment(node.memory_sizes.target, (*servers, *leaving))
         members: dict[str, SeenMember] = {one.name: self._member(one) for one in node.everyone}
         return ClusterSnapshot(node.queue.now, pools, self._nodes(), members)

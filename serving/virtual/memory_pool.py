@@ -323,11 +323,6 @@ class VirtualPool(ClaimedServers):
         return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
 
     @property
-    def draining(self) -> int:
-        """Number of servers that drain."""
-        return len(self._members.up) - len(self.active())
-
-    @property
     def memory_bytes(self) -> tuple[int, int]:
         """Used memory of all servers, and all of it."""
         return self._members.memory_bytes()
