@@ -53,6 +53,8 @@ class Inventory:
         self.ssd_order = QueueOrder(moves=True)  # entries on SSD, the one used longest ago first
         self.ssd_own: dict[Account, OwnFiles] = {}  # the same of each namespace that claims
         self.own = OwnOrders(self.policy, self.by_version)
+        self.alone = True
+        """Whether one namespace has the server to itself, so that its claimed entries stay out of the order."""
         self.stays_from = 1
         """Guards from which an entry takes no part in the order: those of a pin, once several namespaces share it."""
         hooks = (self._unguarded, self._cool, self._reorder)
@@ -215,20 +217,15 @@ class Inventory:
         first = next(spaces).namespace
         if all(space.namespace == first for space in spaces):
             return
-        self.stays_from = PIN
+        self.alone, self.stays_from = False, PIN
         for account in self.accounts.accounts().values():
             for version in account.shown if account.retained_bytes else ():
                 self._unguarded(self.by_version[version])
 
-    @property
-    def alone(self) -> bool:
-        """Whether one namespace has the server to itself, so that its claimed entries stay out of the order."""
-        return self.stays_from != PIN
-
     def recount(self) -> None:
         """Find out whether a namespace has the server to itself by now. Ignored while entries are retained."""
         if not self.alone and not self.guards.retained_bytes:
-            self.stays_from = 1
+            self.alone, self.stays_from = True, 1
             if self._spaces:
                 self._share()
 
