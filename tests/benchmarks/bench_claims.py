@@ -4,8 +4,8 @@ Replays a trace as `bench_agents` does. Memory is 1/5 of the live contexts.
 
     others  half of the conversations are a tenant's that claims every prompt for an hour: hit shares of the other
             tenant with and without these claims, without and with an SSD tier of 3/5 of the live contexts
-    known   with that SSD tier: computed tokens if each session claims its blocks until its next turn, and is released
-            at its end; and block by block with as much room, if only ends are known, if next turns are, and by Belady
+    known   with that SSD tier: hit shares if each session claims its blocks until its next turn, and is released
+            at its end; and block by block with as much room: ends known, next turns known, and Belady's choice
     cost    CPU time of lookup, reserve and commit while sessions claim all they have / while none does; of a claim
 """
 

@@ -54,7 +54,7 @@ class Inventory:
         self.ssd_own: dict[Account, OwnFiles] = {}  # the same of each namespace that claims
         self.own = OwnOrders(self.policy, self.by_version)
         self.alone = True
-        """One namespace has the server to itself: its claimed entries stay out of the order."""
+        """Whether one namespace has the server to itself, so that its claimed entries stay out of the order."""
         self.stays_from = 1
         """Guards from which an entry takes no part in the order: those of a pin, once several namespaces share it."""
         hooks = (self._unguarded, self._cool, self._reorder)

@@ -1,4 +1,4 @@
-"""Own orders: which entry of a namespace leaves when a claimed one of its entries is next in the shared order.
+"""The own entries of a namespace within an order that several share: which of them leaves when a claimed one is next.
 
 Claims reorder only the entries of their own namespace. When the next entry in the order should stay, an entry of the
 same namespace leaves in its place, and takes over its place in the order for as long as it is there; the one that stays
