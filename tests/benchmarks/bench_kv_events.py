@@ -44,7 +44,7 @@ from tests.kvevents.subscriber import unpacked
 
 SEQUENCES, STEPS, WINDOW, RUN = 32, 1000, 32, 64
 BLOCKS = 200_000
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 Step = tuple[float, float, float]
 """A step's time [s] by each of the clocks."""
 CLOCKS = ("", " CPU", " process CPU")
@@ -150,7 +150,7 @@ class TimedEngine(BareEngine):
         loop = engine_loop(self._engine, self._executor, told)
         end_idle_workers()
         loop.start()
-        assert enough.wait(LIMIT_S), "the engine died"
+        assert enough.wait(LIMIT_S), "the engine died, or the machine is too busy"
         loop.stop()
         for sequence in sequences:
             self._engine.cancel(sequence, self._clock.now())
