@@ -122,6 +122,13 @@ class AdmissionLine(Protocol):
         ...
 
 
+def _registry(*boards: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for board in boards:
+        registry.register(board)
+    return registry
+
+
 class GatewayMetrics(Collector):
     """All metrics of one gateway process. Not thread-safe: used from its event loop."""
 
@@ -178,11 +185,8 @@ class GatewayMetrics(Collector):
         self.servers = MemoryServerBoard()
         self.system = SystemBoard(model_name)
         self.namespaces = NamespaceBoard(model_name, engine)
-        self.registry = CollectorRegistry()
-        for board in (self, self.instances, self.groups, self.hosts, self.servers, self.system):
-            self.registry.register(board)
-        self._tenants_only = CollectorRegistry()
-        self._tenants_only.register(self.namespaces)
+        self.registry = _registry(self, self.instances, self.groups, self.hosts, self.servers, self.system)
+        self._tenants_only = _registry(self.namespaces)
 
     def expect(self, namespaces: Iterable[str], exchanges: Iterable[tuple[str, str, int]]) -> None:
         """Export series of these tenants and exchanges from the start, so that their first event is an increase."""
