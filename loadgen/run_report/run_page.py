@@ -146,6 +146,7 @@ def run_page(result: RunResult, *, records: Sequence[RequestRecord] | None, serv
         "latency", "Latency", element("p", latency_note, "soft"), page.draw(percentile_charts(result)),
         latency_tables(result), steady_state(result),
     )  # fmt: skip
+    page.add("jobs", "Jobs", *job_section(result.jobs))
     waterfall = waterfall_chart(records) if records else None
     page.add(
         "time", "Over time", page.draw(time_charts(result)),
@@ -157,7 +158,6 @@ def run_page(result: RunResult, *, records: Sequence[RequestRecord] | None, serv
     lengths: list[Chart] = [*length_charts(records or ()), *([by_length] if by_length else [])]
     page.add("prompts", "Prompts and answers", page.draw(lengths), samples_table(result), short="Prompts")
     page.add("requests", "Requests", outcome_bar(result), errors_table(result), lengths_table(result))
-    page.add("jobs", "Jobs", *job_section(result.jobs))
     page.add("repetitions", "Repetitions", repetitions_table(result))
     add_ending(page, result)
     return page

@@ -72,7 +72,7 @@ class _Call(NamedTuple):
     """One call. `started_s`, `ended_s`: None = not recorded. `wait_s`: of the tools after it."""
 
     line: int
-    index: int
+    place: int
     cached_tokens: int
     input_tokens: int
     output_tokens: int
@@ -161,7 +161,7 @@ class TraceLabTrace:
 
         Raises: TraceFormatError if it is not recorded.
         """
-        calls.sort(key=lambda one: one.index)
+        calls.sort(key=lambda one: one.place)
         if calls[0].started_s is None:
             raise trace_error(self.path, calls[0].line, "no timing_events in a session's first call: no start is known")
         return calls[0].started_s

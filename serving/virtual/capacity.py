@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from hardware.cost.cost_model import CostModel
+from hardware.cost.memory_plan import Role
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.virtual.workload.columns import RequestStream
@@ -21,7 +22,7 @@ def kv_blocks(config: ServeConfig, cost: CostModel, pool: str, dies: int) -> int
     """
     if pool == "decode":
         return cost.hbm_plan("decode", dies).kv_tokens // config.engine.block_tokens
-    role = "prefill" if pool == "prefill" else "aggregated"
+    role: Role = "prefill" if pool == "prefill" else "aggregated"
     return cost.hbm_plan(role, dies).instance_kv_tokens // config.engine.block_tokens
 
 

@@ -67,6 +67,7 @@ def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--trace", "missing.jsonl"], "missing.jsonl"),
         (["--poisson", "4"], "--poisson needs --duration"),
         (["--poisson", "0", "--duration", "5"], "must be above 0"),
+        (["--poisson", "4", "--duration", "5", "--prompt", "1000000"], "below 131072 tokens ([engine] max_model_len)"),
         ([*LOAD, "--faults", "none.toml"], "none.toml"),
         (
             [*LOAD, "--faults", f"{CHAOS}/flood.toml"],
@@ -97,8 +98,10 @@ def test_a_folder_that_cannot_be_is_told_before_the_run(tmp_path: Path, capsys: 
     assert told.out == ""
 
 
-def test_the_first_failure_is_told_and_no_column_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--poisson", "4", "--duration", "1", "--prompt", "1000000") == 0
+def test_the_first_failure_is_told_and_no_column_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,1000000,9\n", encoding="utf-8")
+    assert run("--trace", str(trace)) == 0
     told = capsys.readouterr().out
     assert "first that failed: " in told
     assert "at most 131072 fit this instance" in told
