@@ -142,9 +142,7 @@ class VirtualPool(ClaimedServers):
             return None
         return max(now, server.disk_due or now) if entry.loading else now + ROOM_S
 
-    def read_on(self, handle: BlockHold, blocks: int, now: float) -> None:
-        """End the hold of leading blocks that were read, whose room others may need, and load further ones."""
-        self.tick(now)
+    def _read_on(self, handle: BlockHold, blocks: int, now: float) -> None:
         servers: dict[str, Shelf] = {}
         for _ in range(min(blocks, len(handle.blocks))):
             shelf, entry, server = handle.blocks.pop()
@@ -171,10 +169,17 @@ class VirtualPool(ClaimedServers):
                 server.manager.prefetch(server.shelf(namespace).space, blocks, now)
                 members.work(server, now)
 
-    def release(self, handle: BlockHold, now: float) -> None:
-        """End a hold: its blocks may be evicted again. Ignored if it has already ended."""
+    def release(self, handle: BlockHold, now: float, blocks: int | None = None) -> None:
+        """End a hold: its blocks may be evicted again. Ignored if it has already ended.
+
+        Args:
+            blocks: only of so many leading blocks, which were read; further ones are then loaded. None = of all.
+        """
         self.tick(now)
-        self._end(handle)
+        if blocks is None:
+            self._end(handle)
+        else:
+            self._read_on(handle, blocks, now)
 
     def _end(self, hold: BlockHold) -> None:
         for shelf, entry, _server in hold.blocks:

@@ -135,7 +135,7 @@ class VirtualMovers:
         assert self._pool is not None
         self.pulled += blocks * self._block_bytes
         if fetch.found.from_ssd:
-            self._pool.read_on(fetch.found.handle, blocks, self._network.now)
+            self._pool.release(fetch.found.handle, self._network.now, blocks)
             self._read_on(fetch)
         else:
             self._end(fetch, blocks)

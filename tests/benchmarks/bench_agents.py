@@ -234,7 +234,7 @@ def computed(uses: Sequence[Use], pool: VirtualPool, block_tokens: int, pauses: 
             pauses.arrives(use)
         found = pool.lookup_and_hold("", use.blocks, 0, use.at_s)
         for _ in range(found.blocks if found.from_ssd else 0):  # block by block, as a reader: loads are bounded
-            pool.read_on(found.handle, 1, use.at_s)
+            pool.release(found.handle, use.at_s, 1)
         pool.release(found.handle, use.at_s)
         total += use.tokens - found.blocks * block_tokens
         heapq.heappush(ending, (use.end_s, index))
