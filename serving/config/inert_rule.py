@@ -100,7 +100,7 @@ SIZE_RULES = (
     ),
 )
 
-CLAIM_KEYS = keys_of("kvcache", "retain_share pin_share max_ttl_s sessions branches")
+CLAIM_KEYS = keys_of("kvcache", "retain_share pin_share max_ttl_s demote_after_s sessions branches")
 
 CLAIM_RULES = (
     Rule(VIRTUAL, ("kvcache.pin_share",), "in virtual time: there nothing is pinned"),
@@ -109,5 +109,11 @@ CLAIM_RULES = (
         CLAIM_KEYS,
         'in virtual time without [gateway] tool_pauses = "act": there no request claims its blocks',
         when=lambda config: config.gateway.tool_pauses != "act",
+    ),
+    Rule(
+        VIRTUAL,
+        ("kvcache.demote_after_s",),
+        "in virtual time with [kvcache] ssd_mib = 0: there is no SSD tier to wait on",
+        when=lambda config: config.kvcache.ssd_mib == 0,
     ),
 )

@@ -91,6 +91,9 @@ class KvCacheConfig:
     max_ttl_s: float = key(
         "longest time from a claim to its end, however often it is renewed [s]", default=3600.0, low=0.0
     )
+    demote_after_s: float = key(
+        "blocks of a session that pauses longer than this wait on SSD [s]", default=20.0, low=0.0
+    )
     sessions: int = key(
         "sessions of a namespace whose claims a memory server keeps; the oldest is forgotten", default=10_000, low=1
     )

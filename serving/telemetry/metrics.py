@@ -66,10 +66,7 @@ _COUNTERS = {
     "prompt_tokens": ("vllm:prompt_tokens", f"Tokens {_BEGUN}"),
     "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, with any finish reason"),
     "prompt_tokens_cached": ("vllm:prompt_tokens_cached", f"Cached tokens, not computed again, {_BEGUN}"),
-    "resumptions": (
-        "cloudmatrix:resumptions",
-        "Resumptions of a choice on another instance after a failure",
-    ),
+    "resumptions": ("cloudmatrix:resumptions", "Resumptions of a choice on another instance after a failure"),
     "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", f"Tokens from the KV-cache pool, {_BEGUN}"),
 }
 _GOOD = "of choices that finished with stop or length"
@@ -98,11 +95,7 @@ _HISTOGRAMS = (
     ("vllm:request_prompt_tokens", "prompt_length", f"Tokens of the prompt, {_GOOD}"),
     ("vllm:request_prefill_kv_computed_tokens", "kv_computed", f"Prompt tokens not cached, {_GOOD}"),
     ("vllm:request_generation_tokens", "generation_length", f"Output tokens {_GOOD}"),
-    (
-        "vllm:request_num_preemptions",
-        "preemptions",
-        f"Preemptions for lack of KV blocks, {_GOOD}",
-    ),
+    ("vllm:request_num_preemptions", "preemptions", f"Preemptions for lack of KV blocks, {_GOOD}"),
     ("vllm:request_max_num_generation_tokens", "longest", f"Output tokens of the longest choice, {_WHOLE}"),
     ("vllm:request_params_n", "params_n", f"Choices requested per prompt, {_WHOLE}"),
     ("vllm:request_params_max_tokens", "params_max_tokens", f"Requested limit of output tokens, {_WHOLE}"),

@@ -27,7 +27,12 @@ class Instance:
         self.arena = bytearray(BLOCKS * BLOCK)
         self.segments = Segments()
         self.clients = [pool.client(segments=self.segments) for _ in range(2)]
-        options = {"layout": "layout-1", "arena": memoryview(self.arena), "block_bytes": BLOCK, "get_timeout_s": 10.0}
+        options: dict[str, Any] = {
+            "layout": "layout-1",
+            "arena": memoryview(self.arena),
+            "block_bytes": BLOCK,
+            "get_timeout_s": 10.0,
+        }
         self.cache = PoolContextCache(self.clients[:1], self.clients[1], **(options | settings))
 
     def fill(self, hashes: Sequence[BlockHash], first: int = 0) -> list[BlockId]:

@@ -73,6 +73,7 @@ def hint_limits(config: ServeConfig) -> HintLimits:
     return HintLimits(
         kvcache.max_ttl_s,
         kvcache.pin_share > 0,
+        kvcache.demote_after_s,
         block_tokens=config.engine.block_tokens,
         tiered=kvcache.ssd_mib > 0,
         ttl_by_namespace=own,

@@ -308,6 +308,16 @@ def test_claimed_blocks_are_copied_while_the_disk_idles_and_leave_ssd_last() -> 
     assert {0, 1} <= tiers(manager).keys()
 
 
+def test_short_claims_are_not_copied() -> None:
+    """The copies would displace what only the disk has, and soon be of no use."""
+    manager = with_ssd()
+    put(manager, 0, 1)
+    claim(manager, 0, ttl_s=59.0)
+    assert spills(manager) == []
+    claim(manager, 1, ttl_s=60.0)
+    assert len(spills(manager)) == 1
+
+
 def test_prefetch_waits_for_room_within_a_bound() -> None:
     manager = with_ssd()
     put(manager, 0, 1)

@@ -157,7 +157,9 @@ def test_disks_load_the_next_blocks_while_one_is_copied() -> None:
     one = PrefixRead(found, 24, lambda _server: 32 * PAGE, driver.now + 10.0)
     asked, *hints = one.start(driver.now)
     assert isinstance(asked, PoolAsk)
-    loading = [version for hint in hints if isinstance(hint, PoolPost) for version in hint.message.versions]
+    assert isinstance(asked.message, m.Promote)
+    posted = [hint.message for hint in hints if isinstance(hint, PoolPost)]
+    loading = [version for message in posted if isinstance(message, m.Promote) for version in message.versions]
     assert loading
     assert not set(loading) & set(asked.message.versions)
 

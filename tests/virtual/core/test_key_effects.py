@@ -39,6 +39,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "gateway.tool_pauses": ("agents", "off"),
     "kvcache.retain_share": ("agents", 0.0),
     "kvcache.max_ttl_s": ("agents", 0.5),
+    "kvcache.demote_after_s": ("agents", 1000.0),
     "kvcache.sessions": ("agents", 1),
     "kvcache.branches": ("agents", 1),
     "cluster.nodes.npus": ("plain", 300),
