@@ -32,13 +32,13 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# One process more than cores: some tests wait for a moment, and each process reads all tests before its first.
-QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
-# Real systems, two at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its
-# own. Those that take longest come first, so that both processes end together.
-SYSTEMS   := $(addprefix tests/,e2e/test_two_nodes.py deploy/test_places.py e2e/one_node e2e/test_expert_parallel.py e2e deploy \
-	hardware/test_ray_resources.py)
-SLOW      := -m "slow and not nightly" --numprocesses 2 $(PARALLEL) $(SYSTEMS)
+# More processes than cores: many tests wait for a moment. Not many more: each process reads all tests before its first.
+QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL)
+# Real systems, three at once: each waits for most of its time. Each has ports and folders of its own. Those that take
+# longest come first, so that all processes end together.
+SYSTEMS   := $(addprefix tests/,e2e/one_node deploy/test_places.py e2e/test_aggregated.py e2e/test_two_nodes.py \
+	e2e/test_expert_parallel.py e2e/test_autoscaler.py e2e deploy hardware/test_ray_resources.py)
+SLOW      := -m "slow and not nightly" --numprocesses 3 $(PARALLEL) $(SYSTEMS)
 # Gets the processor only when nothing else wants it: clusters are as quick as alone.
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 PRODUCT   := hardware serving loadgen tests/fakes docs examples
@@ -54,7 +54,7 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 	@exec $(BIN)/cloudmatrix serve $(if $(MODEL),"$(MODEL)") $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, two at once; 14 minutes on two cores
+test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, three at once; 14 minutes on two cores
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

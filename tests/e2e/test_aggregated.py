@@ -177,6 +177,7 @@ def test_secrets_stand_nowhere_but_where_they_were_given(server: Server) -> None
     assert "every user of this machine can read --set kvcache.salt" in server.err
 
 
+@pytest.mark.nightly("tests/gateway/api/test_killed_gateways.py::test_a_killed_gateways_response_is_continued")
 @needs_redis
 def test_a_gateway_dies_and_another_one_continues_its_background_responses(server: Scaled) -> None:
     """Also where both are killed at once: their replacements continue."""

@@ -1,5 +1,8 @@
 """Promotions: entries that are loaded from the SSD back into DRAM, and those that wait for space there."""
 
+from collections import OrderedDict
+from heapq import heappop, heappush
+
 from serving.errors import LedgerError
 from serving.kvpool.core.entry import Entry, LoadFromSsd
 from serving.kvpool.core.evictor import Evictor
@@ -18,19 +21,24 @@ class Promotions:
         self._inventory = inventory
         self._evictor = evictor
         self._wait_s = inventory.settings.lease_s
-        self._waiting: dict[int, float] = {}  # version -> when the wish is given up
+        self._waiting: OrderedDict[int, float] = OrderedDict()  # version -> when the wish is given up
+        self._due: list[tuple[float, int]] = []  # the same by time; also of those that wait no more
 
     @property
     def next_due(self) -> float | None:
         """When the first waiting load is given up; None if none waits."""
-        return min(self._waiting.values(), default=None)
+        due, waiting = self._due, self._waiting
+        while due and waiting.get(due[0][1]) != due[0][0]:
+            heappop(due)
+        return due[0][0] if due else None
 
     def want(self, entry: Entry, now: float) -> None:
         """Bring an entry to DRAM, at once or when there is room."""
         if entry.in_dram or entry.loading or entry.version in self._waiting:
             return
         if not self.start(entry, now):
-            self._waiting[entry.version] = now + self._wait_s
+            until = self._waiting[entry.version] = now + self._wait_s
+            heappush(self._due, (until, entry.version))
 
     def pending(self, version: int) -> bool:
         """Whether its load is waiting or running."""
@@ -43,19 +51,22 @@ class Promotions:
 
     def retry(self, now: float) -> None:
         """Start waiting loads that now have space, a bounded number per call in turns; give up those that timed out."""
+        waiting, inventory = self._waiting, self._inventory
+        while (due := self.next_due) is not None and now >= due:
+            version = heappop(self._due)[1]
+            del waiting[version]
+            inventory.counters.promotion_failures += inventory.visible(version) is not None
         tries = 0
-        for version, until in list(self._waiting.items()):
-            entry = self._inventory.visible(version)
+        for _ in range(len(waiting)):
+            version, until = waiting.popitem(last=False)
+            entry = inventory.visible(version)
             if entry is None:
-                del self._waiting[version]
-            elif now >= until:
-                del self._waiting[version]
-                self._inventory.counters.promotion_failures += 1
-            elif tries < _TRIES:
-                tries += 1
-                del self._waiting[version]
-                if not self._try(entry, now):
-                    self._waiting[version] = until  # behind the others: what never finds room holds up nobody
+                continue
+            tries += 1
+            if not self._try(entry, now):
+                waiting[version] = until  # behind the others: what never finds room holds up nobody
+            if tries == _TRIES:
+                return
 
     def finish(self, version: int, ok: bool, *, unreadable: bool = False) -> None:
         """Report the end of a load.
