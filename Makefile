@@ -79,7 +79,7 @@ all-tests: $(VENV)/.installed-test
 nightly: $(VENV)/.installed-test ## guarantees once more on other carriers, more random examples, mypy over the tests; 45 minutes
 	@result=0 && \
 	{ $(BIN)/mypy || result=$$?; } && \
-	{ $(BIN)/python -m pytest -m "nightly and not slow" --numprocesses $$(nproc) $(PARALLEL) || result=$$?; } && \
+	{ $(BIN)/python -m pytest -m "nightly and not slow" --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL) || result=$$?; } && \
 	{ $(BIN)/python -m pytest -m "nightly and slow" --numprocesses 2 $(PARALLEL) || result=$$?; } && \
 	{ $(BIN)/python -m pytest $(QUICK) --hypothesis-profile=thorough || result=$$?; } && exit $$result
 

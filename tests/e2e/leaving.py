@@ -26,14 +26,24 @@ def gateways(server: Scaled) -> int:
 
 
 def set_gateways(server: Scaled, replicas: int) -> None:
-    """Request this number of gateways from Serve."""
+    """Request this number of gateways from Serve. Its dashboard answers 503 for a while after the GCS has died."""
     url, headers = server.dashboard["url"], server.dashboard["headers"]
     request = urllib.request.Request(
         f"{url}/api/v1/applications/cloudmatrix/deployments/gateway/scale",
         json.dumps({"target_num_replicas": replicas}).encode(),
         {"Content-Type": "application/json", **headers},
     )
-    urllib.request.urlopen(request, timeout=60).close()
+
+    def accepted() -> bool:
+        try:
+            urllib.request.urlopen(request, timeout=60).close()
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            return False
+        return True
+
+    wait_for(accepted, "Serve takes the number of gateways", pause_s=0.5)
 
 
 def refusal(server: Scaled) -> dict[str, Any]:
