@@ -69,7 +69,7 @@ def claim_of(use: Use, ttl_s: float, leaf: str) -> BlockClaim:
 
 
 def others_figures(uses: Sequence[Use], block_bytes: int) -> Iterator[Figure]:
-    """What another tenant loses to one that claims everything."""
+    """Hit shares that another tenant loses to one that claims everything."""
 
     def tenant_of(use: Use) -> str:
         return "claimant" if use.stream[0] % 2 else "other"
@@ -130,7 +130,7 @@ def hits_if_released(uses: Sequence[Use], capacity: int) -> int:
 
 
 def known_figures(uses: Sequence[Use], block_bytes: int) -> Iterator[Figure]:
-    """Of the way from least recently used to Belady, what claims of known length go."""
+    """Share of the way from LRU to Belady that claims until the known next turn reach."""
     following = next_arrivals(uses)
 
     def claim_known(pool: VirtualPool, index: int, now: float) -> None:

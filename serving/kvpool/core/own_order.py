@@ -1,10 +1,10 @@
-"""The own entries of a namespace within an order that several share: which of them leaves when a claimed one is next.
+"""Eviction order within one namespace, for memory servers that several namespaces share.
 
-Claims reorder only the entries of their own namespace. When the next entry in the order should stay, an entry of the
-same namespace leaves in its place, and takes over its place in the order for as long as it is there; the one that stays
-takes over the other's. So the order tells all other namespaces the same as without claims:
+Claims reorder only the entries of their own namespace. If the next victim is claimed, an unclaimed entry of the same
+namespace is evicted instead, and the two exchange their places in the shared order. Entries of other namespaces are
+therefore evicted exactly as without claims:
 
-    a1  b1  a2  b2      a1 is claimed   ─►   a2  b1  a1  b2      a2 leaves, not b1
+    a1  b1  a2  b2      a1 is claimed   ─►   a2  b1  a1  b2      a2 is evicted, not b1
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -25,4 +25,5 @@ def test_a_killed_gateways_response_is_continued(model_folder: Path, redis_url: 
 
 
 def test_a_killed_gateways_batch_is_continued(model_folder: Path, redis_url: str) -> None:
-    run_batch(model_folder, redis_url, kills=1)
+    found, expected = run_batch(model_folder, redis_url, kills=1)
+    assert found == expected, "no line is lost or doubled, and each has the text of its seed"

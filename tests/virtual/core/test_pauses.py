@@ -14,7 +14,7 @@ Sent = list[tuple[HintAction, HintOutcome]]
 
 @pytest.fixture
 def hints(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sent]:
-    """What a run of agents' conversations sends to the memory servers."""
+    """Runs agents' conversations. Returns: the actions sent to memory servers, with their outcomes."""
 
     def run(**load: object) -> Sent:
         sent: Sent = []
