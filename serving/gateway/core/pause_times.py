@@ -1,9 +1,9 @@
-"""Tool pauses: how long tools take, learned for each namespace, and what memory servers do with a session meanwhile.
+"""Tool pauses: the time that tools take, learned per namespace, and the hints sent for sessions that wait for them.
 
     answer with tool calls ──► on_answer ──SETTLE_S──► Retain until the p95   ┐ of the called tools' pauses
                                    │                   Demote, if p50 is long ┘
                                    └──────0.8 p50────► Prefetch, if demoted
-    next request ────────────► on_request: learns the pause, and cancels what has not been sent
+    next request ────────────► on_request: learns the pause, and cancels unsent hints
 
 Pure: a driver reports answers and requests, calls `on_due` at `next_due`, and sends the actions.
 """
